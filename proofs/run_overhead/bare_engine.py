@@ -1,6 +1,6 @@
-"""The durable engine by itself: the same one step, enqueued and carried in one process, and nothing around it.
+"""The durable engine by itself: the same steps, enqueued and carried in one process, and nothing around them.
 
-python -m proofs.run_overhead.bare_engine DSN COUNT
+python -m proofs.run_overhead.bare_engine DSN COUNT STEPS
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from proofs.kit.cpu_metrics import CONCURRENCY, POLL_SECONDS, START_LINE, print_
 QUEUE = "bare"
 
 
-async def _measure_engine(dsn: str, count: int) -> None:
+async def _measure_engine(dsn: str, count: int, steps: int) -> None:
     clock, done_count = Clock(), 0
     config: Any = {
         "name": "bare-engine",
@@ -35,13 +35,15 @@ async def _measure_engine(dsn: str, count: int) -> None:
 
     step = DBOS.step(name="mark")(mark_step)
 
-    async def run_step(label: str) -> dict[str, str]:
+    async def run_steps(label: str) -> dict[str, str]:
         nonlocal done_count
-        answer = await step(label)
+        answer = {"label": label}
+        for _ in range(steps):
+            answer = await step(answer["label"])
         done_count += 1
         return answer
 
-    workflow = DBOS.workflow(name="bare")(run_step)
+    workflow = DBOS.workflow(name="bare")(run_steps)
     DBOS.listen_queues([QUEUE])
     DBOS.launch()
     await DBOS.register_queue_async(
@@ -71,4 +73,4 @@ async def _measure_engine(dsn: str, count: int) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_measure_engine(sys.argv[1], int(sys.argv[2])))
+        runner.run(_measure_engine(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,4 +1,4 @@
-"""CPU per run, beside the bare engine doing the same one step: two processes in turn, each carrying its own."""
+"""CPU per run of one step and per step of a flow, beside the bare engine doing the same: two processes in turn."""
 
 import os
 import statistics
@@ -7,44 +7,60 @@ from pathlib import Path
 
 from deputize.store.migrate import upgrade_async
 from proofs.kit.cpu_metrics import FIGURES_PREFIX, START_LINE, parse_figures, read_postgres_cpu_seconds
+from proofs.kit.report import Figure
 from proofs.run_overhead.testbed import PartResult, Testbed
 
 _ROOT = Path(__file__).resolve().parents[2]
+STEPS = 10  # as many as `jobs.mark_often` has
 
 
 async def measure_cpu_cost(testbed: Testbed) -> PartResult:
     sandbox = testbed.sandbox
-    count, rounds = sandbox.pick_size(quick=200, full=1500), sandbox.pick_size(quick=1, full=5)
     # A database of its own: the two would be one application's to each other.
     testbed.postgres.run_sql("create database bare", database="postgres")
-    bare_dsn = testbed.postgres.dsn_for("bare")
-    await upgrade_async(bare_dsn)
-    ratios, own_ms, bare_ms, ratios_with_postgres = [], [], [], []
-    for number in range(rounds):
-        bare_cpu = await _measure_process(
-            testbed, f"bare-{number}", ["proofs.run_overhead.bare_engine", bare_dsn, str(count)]
-        )
-        own_cpu = await _measure_process(testbed, f"own-{number}", ["proofs.run_overhead.own_engine", str(count)])
-        bare_ms.append(bare_cpu[0])
-        own_ms.append(own_cpu[0])
-        ratios.append(own_cpu[0] / bare_cpu[0])
-        ratios_with_postgres.append(sum(own_cpu) / sum(bare_cpu))
-        sandbox.log(
-            f"CPU per run: {own_cpu[0]:.2f} ms, bare {bare_cpu[0]:.2f} ms; PostgreSQL's {own_cpu[1]:.2f} and "
-            f"{bare_cpu[1]:.2f} ms"
-        )
+    await upgrade_async(testbed.postgres.dsn_for("bare"))
+    run_count, flow_count = sandbox.pick_size(quick=200, full=1500), sandbox.pick_size(quick=20, full=150)
+    rounds = sandbox.pick_size(quick=1, full=5)
+    figures = {
+        **await _compare_engines(testbed, "run", tool="jobs.mark", count=run_count, steps=1, rounds=rounds),
+        **await _compare_engines(
+            testbed, "flow_step", tool="jobs.mark_often", count=flow_count, steps=STEPS, rounds=rounds
+        ),
+    }
     return PartResult(
-        figures={
-            "cpu_per_run_of_bare": round(statistics.median(ratios), 3),
-            "cpu_ms_per_run": round(statistics.median(own_ms), 2),
-            "cpu_ms_per_bare_run": round(statistics.median(bare_ms), 2),
-            "cpu_with_postgres_per_run_of_bare": round(statistics.median(ratios_with_postgres), 3),
-        },
+        figures=figures,
         notes=[
-            f"CPU: {count} runs of a tool that does nothing, {rounds} rounds in turn; time of the one process "
-            "that submits, queues, carries and records them, against one that enqueues and carries one-step workflows.",
+            f"CPU: {run_count} runs of a tool that does nothing, {flow_count} flows of {STEPS} such steps, {rounds} "
+            "rounds in turn; time of the one process that submits, queues, carries and records them, against one that "
+            "enqueues and carries workflows of as many steps.",
         ],
     )
+
+
+async def _compare_engines(
+    testbed: Testbed, unit: str, *, tool: str, count: int, steps: int, rounds: int
+) -> dict[str, Figure]:
+    own_ms, bare_ms, ratios, ratios_with_postgres = [], [], [], []
+    bare_dsn = testbed.postgres.dsn_for("bare")
+    for number in range(rounds):
+        bare_command = ["proofs.run_overhead.bare_engine", bare_dsn, str(count), str(steps)]
+        bare_cpu = await _measure_process(testbed, f"bare-{unit}-{number}", bare_command)
+        own_command = ["proofs.run_overhead.own_engine", str(count), tool]
+        own_cpu = await _measure_process(testbed, f"own-{unit}-{number}", own_command)
+        bare_ms.append(bare_cpu[0] / steps)
+        own_ms.append(own_cpu[0] / steps)
+        ratios.append(own_cpu[0] / bare_cpu[0])
+        ratios_with_postgres.append(sum(own_cpu) / sum(bare_cpu))
+        testbed.sandbox.log(
+            f"CPU of {count} x {tool}: {own_cpu[0]:.2f} ms each, bare {bare_cpu[0]:.2f} ms; PostgreSQL's "
+            f"{own_cpu[1]:.2f} and {bare_cpu[1]:.2f} ms"
+        )
+    return {
+        f"cpu_per_{unit}_of_bare": round(statistics.median(ratios), 3),
+        f"cpu_ms_per_{unit}": round(statistics.median(own_ms), 2),
+        f"cpu_ms_per_bare_{unit}": round(statistics.median(bare_ms), 2),
+        f"cpu_with_postgres_per_{unit}_of_bare": round(statistics.median(ratios_with_postgres), 3),
+    }
 
 
 async def _measure_process(testbed: Testbed, name: str, command: list[str]) -> tuple[float, float]:

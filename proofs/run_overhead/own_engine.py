@@ -1,6 +1,6 @@
-"""The same one step as a governed run: submitted, queued, begun, carried and recorded, in one process.
+"""The same steps as a governed run: submitted, queued, begun, carried and recorded, in one process.
 
-python -m proofs.run_overhead.own_engine COUNT
+python -m proofs.run_overhead.own_engine COUNT TOOL
 """
 
 import asyncio
@@ -29,7 +29,7 @@ select exists (select from deputize.calls where state = 'queued')
 """
 
 
-async def _measure_engine(count: int) -> None:
+async def _measure_engine(count: int, tool: str) -> None:
     settings, clock = Settings(), Clock()
     async with contextlib.AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(
@@ -47,7 +47,7 @@ async def _measure_engine(count: int) -> None:
 
         async def run_lane() -> None:
             for number in pending:
-                await _submit_run(gateway, caller, f"{clock.new_id()}-{number}")
+                await _submit_run(gateway, caller, tool, f"{clock.new_id()}-{number}")
 
         await asyncio.gather(*(run_lane() for _ in range(16)))
         database = await asyncpg.connect(get_runtime(gateway).store.dsn)
@@ -57,8 +57,8 @@ async def _measure_engine(count: int) -> None:
         await database.close()
 
 
-async def _submit_run(gateway: Gateway, caller: Caller, key: str) -> None:
-    request = CallRequest(tool="jobs.mark", arguments={"label": key}, idempotency_key=key, mode="async")
+async def _submit_run(gateway: Gateway, caller: Caller, tool: str, key: str) -> None:
+    request = CallRequest(tool=tool, arguments={"label": key}, idempotency_key=key, mode="async")
     outcome = await gateway.run_call(caller, request)
     if not outcome.is_accepted:
         raise RuntimeError(f"a run was not accepted: {outcome.body[:500]!r}")
@@ -66,4 +66,4 @@ async def _submit_run(gateway: Gateway, caller: Caller, key: str) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_measure_engine(int(sys.argv[1])))
+        runner.run(_measure_engine(int(sys.argv[1]), sys.argv[2]))

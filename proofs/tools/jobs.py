@@ -8,7 +8,7 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from deputize import tool
+from deputize import flow, tool
 
 Label = Annotated[str, Field(description="What the job is known by", examples=["job-1"], max_length=120)]
 Place = Annotated[str, Field(description="What the job works on", examples=["desk-1"], max_length=120)]
@@ -73,3 +73,33 @@ async def _run_timed_job(kind: str, place: str, label: str, milliseconds: int) -
 async def mark(label: Label) -> JobResult:
     """Make a mark, which takes no time at all."""
     return JobResult(label=label)
+
+
+STEPS = 10
+mark_often = flow(
+    "jobs.mark_often",
+    version="1.0.0",
+    description="Make the same mark ten times.",
+    steps=[
+        {"name": f"s{number}", "tool": "jobs.mark", "bind": {"label": "/input/label"}} for number in range(1, STEPS + 1)
+    ],
+    effects="write",
+    on_failure="keep",
+    resources=["update marks/{label}"],
+    auth={"scopes": ["proof:write"]},
+    timeout=600,
+    input_schema={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["label"],
+        "properties": {
+            "label": {
+                "type": "string",
+                "description": "What the job is known by.",
+                "examples": ["job-1"],
+                "maxLength": 120,
+            }
+        },
+    },
+    output_schema={"type": "object"},
+)
