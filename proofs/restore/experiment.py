@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import asyncpg
 
 from deputize.store.local_postgres import LocalPostgres
+from proofs.kit.balancer import start_balancer
 from proofs.kit.gateway import ALLOW_ALL_POLICY, GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.helper_servers import LedgerHandle, start_ledger
 from proofs.kit.http_client import HttpConnection
 from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
+from proofs.kit.write_load import Load, run_load, send_write
 from proofs.restore.judge import (
     RestoreFacts,
     count_forbidden,
@@ -29,9 +31,8 @@ from proofs.restore.judge import (
     judge_restore,
     judge_rolling_restart,
 )
-from proofs.restore.load import Load, run_load, send_write
 from proofs.restore.postgres_copies import make_backup, promote_standby, start_standby
-from proofs.restore.rolling_restart import restart_under_load, start_balancer, stop_without_drain
+from proofs.restore.rolling_restart import restart_under_load, stop_without_drain
 
 NAME = "restore"
 PROMISE = "A database that went back in time stops every gateway; a promotion or a rolling restart stops no call."

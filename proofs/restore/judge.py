@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from proofs.kit.ledger import Effect
 from proofs.kit.report import Figure
-from proofs.restore.load import Load
+from proofs.kit.write_load import Load
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

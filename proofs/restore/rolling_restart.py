@@ -3,40 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+from proofs.kit.balancer import DRAIN_SECONDS, SETTLE_SECONDS
 from proofs.kit.gateway import GatewayHandle
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.sandbox import Sandbox
-from proofs.restore.load import Load, run_load
+from proofs.kit.write_load import Load, run_load
 
-_SETTINGS = """
-defaults
-    mode http
-    timeout connect 2s
-    timeout client 60s
-    timeout server 60s
-    option httpchk GET /readyz
-    default-server check inter 500ms fall 2 rise 1
-frontend calls
-    bind 127.0.0.1:{port}
-    default_backend gateways
-backend gateways
-{servers}
-"""
-DRAIN_SECONDS = 3
-_SETTLE_SECONDS = 1.5
 # The balancer tries three times more to reach a gateway that is gone, a second apart.
 _RETRY_SECONDS = 5
-
-
-async def start_balancer(sandbox: Sandbox, gateways: Sequence[GatewayHandle]) -> str:
-    """Start HAProxy in front of the gateways; return its URL."""
-    port = sandbox.pick_free_port()
-    servers = "\n".join(f"    server {each.name} {each.url.removeprefix('http://')}" for each in gateways)
-    file = sandbox.folder / "haproxy.cfg"
-    file.write_text(_SETTINGS.format(port=port, servers=servers))
-    url = f"http://127.0.0.1:{port}"
-    await sandbox.start_process("haproxy", ["haproxy", "-db", "-f", str(file)], ready_url=f"{url}/readyz")
-    return url
 
 
 async def restart_under_load(sandbox: Sandbox, gateways: Sequence[GatewayHandle], url: str, token: str) -> Load:
@@ -44,12 +18,12 @@ async def restart_under_load(sandbox: Sandbox, gateways: Sequence[GatewayHandle]
     for gateway in gateways:
         gateway.env["DEPUTIZE_SERVER__DRAIN_SECONDS"] = str(DRAIN_SECONDS)
         await gateway.restart()
-    await asyncio.sleep(_SETTLE_SECONDS)
+    await asyncio.sleep(SETTLE_SECONDS)
     async with run_load([url], token, name="rolling", callers=8) as load:
         for gateway in gateways:
-            await asyncio.sleep(_SETTLE_SECONDS)
+            await asyncio.sleep(SETTLE_SECONDS)
             await gateway.restart()
-            await asyncio.sleep(_SETTLE_SECONDS)
+            await asyncio.sleep(SETTLE_SECONDS)
     sandbox.log(f"rolling restart: {load.count} calls, {dict(load.failures) or 'none'} failed")
     return load
 
@@ -57,9 +31,9 @@ async def restart_under_load(sandbox: Sandbox, gateways: Sequence[GatewayHandle]
 async def stop_without_drain(sandbox: Sandbox, gateway: GatewayHandle, url: str, token: str) -> Load:
     """Stop a gateway that does not drain, under the same load: calls that the balancer still sends there fail."""
     await restart_as_variant(gateway, "restore_no_drain")
-    await asyncio.sleep(_SETTLE_SECONDS)
+    await asyncio.sleep(SETTLE_SECONDS)
     async with run_load([url], token, name="undrained", callers=8) as load:
-        await asyncio.sleep(_SETTLE_SECONDS)
+        await asyncio.sleep(SETTLE_SECONDS)
         await gateway.child.stop()
         await asyncio.sleep(_RETRY_SECONDS)
     sandbox.log(f"stopped without a drain: {load.count} calls, {dict(load.failures) or 'none'} failed")

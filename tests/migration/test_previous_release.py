@@ -1,7 +1,5 @@
 """The release before serves beside this one, and after it: a rollback is the older program on the newer schema."""
 
-import os
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -10,35 +8,32 @@ import pytest
 from proofs.kit.gateway import GatewayHandle, create_issuer, start_gateway
 from proofs.kit.helper_servers import start_ledger
 from proofs.kit.http_client import HttpConnection
+from proofs.kit.previous_release import NoHistoryError, extract_previous_release
 from proofs.kit.sandbox import Sandbox
-from proofs.restore.load import Load, run_load, send_write
+from proofs.kit.write_load import Load, run_load, send_write
 from tests.support.gateway_lab import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-# Of 0.1.0, the last commit whose names on the wire are those of today.
-PREVIOUS = "582cf813"
 
 
 @pytest.fixture
-def previous_source(tmp_path: Path) -> Path:
-    archive = subprocess.run(["git", "archive", PREVIOUS, "src"], cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode:
-        pytest.skip(f"this clone has no commit {PREVIOUS}: fetch the whole history")
-    subprocess.run(["tar", "-x", "-C", str(tmp_path)], input=archive.stdout, check=True)
-    return tmp_path / "src"
+def previous_env(tmp_path: Path) -> dict[str, str]:
+    try:
+        return extract_previous_release(tmp_path)
+    except NoHistoryError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.nightly
 @pytest.mark.requirement("EXE-6")
-async def test_the_release_before_serves_beside_this_one_and_after_it(previous_source: Path) -> None:
+async def test_the_release_before_serves_beside_this_one_and_after_it(
+    previous_env: dict[str, str],
+) -> None:
     async with Sandbox() as sandbox:
         postgres, issuer, ledger = await sandbox.start_postgres(), create_issuer(), await start_ledger(sandbox)
         token = issuer.issue_token("writer", minutes=60)
         env = {"PROOF_LEDGER": ledger.url}
-        older = env | {"PYTHONPATH": os.pathsep.join((str(previous_source), str(ROOT)))}
         # The schema is this release's: preparing a gateway migrates it.
         new = await start_gateway(sandbox, postgres.dsn, issuer, name="new", tools="effects.py", env=env)
-        old = await start_gateway(sandbox, postgres.dsn, issuer, name="old", tools="effects.py", env=older)
+        old = await start_gateway(sandbox, postgres.dsn, issuer, name="old", tools="effects.py", env=env | previous_env)
         assert [await _has_route(each, token, "/v1/activity") for each in (new, old)] == [True, False]
         async with run_load([new.url, old.url], token, name="both", callers=4) as load:
             await wait_until(partial(_has, load, 60))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proofs.kit.ledger import Effect
+from proofs.kit.write_load import Load
 from proofs.restore.judge import (
     RestoreFacts,
     count_forbidden,
@@ -15,7 +16,6 @@ from proofs.restore.judge import (
     judge_restore,
     judge_rolling_restart,
 )
-from proofs.restore.load import Load
 from proofs.run_overhead.deployment import judge_deploy
 from proofs.run_overhead.read_latency import is_disturbed
 from proofs.stalls.experiment import build_verdict as judge_stalls

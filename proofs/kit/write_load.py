@@ -1,7 +1,8 @@
-"""Writes without pause from several callers, and what each of them was told."""
+"""Writes without pause or at a rate, from several callers, and what each of them was told."""
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -32,13 +33,21 @@ async def send_write(http: HttpConnection, key: str, **fields: object) -> HttpRe
 
 
 @asynccontextmanager
-async def run_load(urls: Sequence[str], token: str, *, name: str, callers: int) -> AsyncIterator[Load]:
-    """Write through these gateways until the block ends, and then finish what was begun."""
-    load, stop = Load(), asyncio.Event()
+async def run_load(
+    urls: Sequence[str], token: str, *, name: str, callers: int, per_second: float | None = None
+) -> AsyncIterator[Load]:
+    """Write through these gateways until the block ends, and then finish what was begun.
+
+    With a rate, callers that had to wait make up for it.
+    """
+    load, stop, began = Load(), asyncio.Event(), time.monotonic()
 
     async def write(number: int) -> None:
         http = HttpConnection.for_url(urls[number % len(urls)], token=token)
         for count in itertools.count():
+            if per_second is not None:
+                due_in = began + (count * callers + number) / per_second - time.monotonic()
+                await asyncio.sleep(max(due_in, 0))
             if stop.is_set():
                 break
             key = f"{name}-{number}-{count}"
