@@ -20,6 +20,8 @@ class Load:
     acknowledged: list[str] = field(default_factory=list)
     call_ids: list[str] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    longest_seconds: float = 0.0
+    """How long the slowest call took that was acknowledged."""
 
     @property
     def count(self) -> int:
@@ -50,7 +52,7 @@ async def run_load(
                 await asyncio.sleep(max(due_in, 0))
             if stop.is_set():
                 break
-            key = f"{name}-{number}-{count}"
+            key, sent_at = f"{name}-{number}-{count}", time.monotonic()
             try:
                 answer = await send_write(http, key)
             except (OSError, EOFError) as error:
@@ -60,6 +62,7 @@ async def run_load(
             if answer.status == 200:
                 load.acknowledged.append(key)
                 load.call_ids.append(answer.json()["call_id"])
+                load.longest_seconds = max(load.longest_seconds, time.monotonic() - sent_at)
             else:
                 load.failures[str(answer.status)] += 1
                 await asyncio.sleep(_PAUSE_SECONDS)

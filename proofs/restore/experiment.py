@@ -1,19 +1,22 @@
-"""A restore to an earlier moment, promotions of a synchronous standby, and a rolling restart, all under load.
+"""Restores to random moments, promotions of a synchronous standby, and a rolling restart, all under load.
 
 After a backup, authority is taken back in three ways and calls are acknowledged; then the backup takes the database's
-place. Nothing may be done on that authority, nothing may be done again, and every gateway has to stop. A promotion
-loses nothing, and must not stop anything.
+place, as of a random moment among them. Nothing may be done on that authority, nothing may be done again, and every
+gateway has to stop. A promotion loses nothing, and must not stop anything.
 """
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import asyncpg
 
+from deputize.core.clock import Clock
 from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.balancer import start_balancer
 from proofs.kit.gateway import ALLOW_ALL_POLICY, GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
@@ -29,16 +32,25 @@ from proofs.restore.judge import (
     count_repeats,
     judge_promotions,
     judge_restore,
+    judge_restores,
     judge_rolling_restart,
 )
-from proofs.restore.postgres_copies import make_backup, promote_standby, start_standby
+from proofs.restore.postgres_copies import (
+    KEEP_LOG_SETTINGS,
+    make_backup,
+    make_base_backup,
+    promote_standby,
+    set_moment,
+    start_standby,
+)
 from proofs.restore.rolling_restart import restart_under_load, stop_without_drain
 
 NAME = "restore"
 PROMISE = "A database that went back in time stops every gateway; a promotion or a rolling restart stops no call."
 FULL_ONLY = True
 
-_FORBID_TOOL = '@id("no-haul")\nforbid (principal, action, resource == Tool::"effects.haul");\n'
+# The tools that are tried on authority that was taken back: by a revocation, by a switch, by a rule.
+_WAYS = ("haul", "issue", "send")
 _MARKED = "select count(*) from deputize.lineages where went_back_at is not null"
 
 
@@ -57,12 +69,35 @@ class Testbed:
         return self.issuer.issue_token("admin", scopes=("deputize:admin",))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """What happened after a backup, and the moment among it that is restored."""
+
+    number: int
+    revoked: str
+    """Whose authority was revoked."""
+    load: Load
+    position: str
+    """Where the log was at that moment."""
+    kept_count: int
+    """How many writes were acknowledged before it."""
+    kept_acts: frozenset[str]
+    """The tools that could not be called any more before it."""
+
+
 async def prove(sandbox: Sandbox) -> Verdict:
-    testbed, postgres = await _start_testbed(sandbox)
-    backups = [await make_backup(sandbox, postgres, f"backup-{number}") for number in range(2)]
-    lost = await _take_back_authority(sandbox, testbed)
-    figures, server = await _restore(sandbox, testbed, postgres, backups[0], lost)
-    control = await _try_variant(sandbox, testbed, server, backups[1], lost.acknowledged)
+    testbed, live = await _start_testbed(sandbox)
+    seed = int.from_bytes(Clock().random_bytes(4))
+    sandbox.log(f"moments and acts are drawn by the seed {seed}")
+    rng, restores = random.Random(seed), []
+    for number in range(sandbox.pick_size(quick=2, full=5)):
+        first_state = await make_backup(sandbox, live, f"backup-{number}")
+        backup = await make_base_backup(sandbox, live, f"base-{number}")
+        past = await _take_back_authority(sandbox, testbed, live, number, rng)
+        set_moment(backup, past.position)
+        restores.append(await _restore(sandbox, testbed, live, backup, past))
+        live = backup
+    control = await _try_variant(sandbox, testbed, live, first_state, past.load.acknowledged)
     balancer_url = await start_balancer(sandbox, testbed.gateways)
     rolling = await restart_under_load(sandbox, testbed.gateways, balancer_url, testbed.writer_token)
     undrained = await stop_without_drain(sandbox, testbed.gateways[0], balancer_url, testbed.writer_token)
@@ -71,7 +106,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
     promotions = await _promote_standbys(sandbox, testbed, sandbox.pick_size(quick=2, full=10))
     return Verdict(
         figures={
-            **figures,
+            **judge_restores(restores),
             **promotions,
             **judge_rolling_restart(rolling),
         },
@@ -80,14 +115,16 @@ async def prove(sandbox: Sandbox) -> Verdict:
             "restore_no_drain": bool(judge_rolling_restart(undrained)["rolling_calls_failed"]),
         },
         notes=[
-            "The backup is restored at the same address while calls go on; seconds_to_stop is from its first answer to "
+            "A backup is restored at the same address while calls go on; seconds_to_stop is from its first answer to "
             "the moment at which the last of two gateways was seen unready because of it, so it includes reconnecting.",
+            f"Moments and acts are drawn by the seed {seed}.",
         ],
     )
 
 
 async def _start_testbed(sandbox: Sandbox) -> tuple[Testbed, LocalPostgres]:
-    postgres, issuer, ledger = await sandbox.start_postgres(), create_issuer(), await start_ledger(sandbox)
+    postgres = await sandbox.start_postgres(settings=KEEP_LOG_SETTINGS)
+    issuer, ledger = create_issuer(), await start_ledger(sandbox)
     env = {"PROOF_LEDGER": ledger.url}
     first = await start_gateway(sandbox, postgres.dsn, issuer, name="a", tools="effects.py", env=env)
     second = await start_gateway(sandbox, postgres.dsn, issuer, name="b", tools="effects.py", env=env)
@@ -98,57 +135,106 @@ async def _start_testbed(sandbox: Sandbox) -> tuple[Testbed, LocalPostgres]:
     return testbed, postgres
 
 
-async def _take_back_authority(sandbox: Sandbox, testbed: Testbed) -> Load:
-    """After the backup: a revocation, a switch and a change of the policies, with writes beside them."""
+async def _take_back_authority(
+    sandbox: Sandbox, testbed: Testbed, live: LocalPostgres, number: int, rng: random.Random
+) -> Past:
+    """After the backup: a revocation, a switch and a change of the policies at random moments, with writes beside them.
+
+    At another random moment, note where the log is.
+    """
     urls = [each.url for each in testbed.gateways]
-    async with run_load(urls, testbed.writer_token, name="lost", callers=4) as load:
+    http = HttpConnection.for_url(urls[0], token=testbed.admin_token)
+    revoked, acts, position, kept_count, kept_acts = f"revoked-{number}", set[str](), "", 0, frozenset[str]()
+
+    async def act(name: str, path: str, body: dict[str, object]) -> None:
+        answer = await http.post(path, body)
+        if answer.status not in (200, 201):
+            raise RuntimeError(f"{path} answered {answer.status} {answer.body!r}")
+        acts.add(name)
+
+    async def forbid() -> None:
+        rule = f'@id("no-haul-{number}")\nforbid (principal, action, resource == Tool::"effects.haul");\n'
+        await put_policies(urls[0], testbed.admin_token, ALLOW_ALL_POLICY + rule)
+        acts.add("haul")
+
+    async with run_load(urls, testbed.writer_token, name=f"past-{number}", callers=4) as load:
+
+        async def note_moment() -> None:
+            nonlocal position, kept_count, kept_acts
+            kept_count, kept_acts = len(load.acknowledged), frozenset(acts)
+            position = await asyncio.to_thread(live.run_sql, "select pg_current_wal_flush_lsn()")
+
+        steps = [
+            lambda: act("send", "/v1/revocations", {"kind": "subject", "value": revoked}),
+            lambda: act("issue", "/v1/switches", {"kind": "tool", "value": "effects.issue", "off": True}),
+            forbid,
+            note_moment,
+        ]
+        rng.shuffle(steps)
+        for step in steps:
+            await asyncio.sleep(rng.uniform(0.1, 1.0))
+            await step()
         await asyncio.sleep(1)
-        http = HttpConnection.for_url(urls[0], token=testbed.admin_token)
-        for path, body in (
-            ("/v1/revocations", {"kind": "subject", "value": "revoked"}),
-            ("/v1/switches", {"kind": "tool", "value": "effects.issue", "off": True}),
-        ):
-            answer = await http.post(path, body)
-            if answer.status not in (200, 201):
-                raise RuntimeError(f"{path} answered {answer.status} {answer.body!r}")
-        http.close()
-        await put_policies(urls[0], testbed.admin_token, ALLOW_ALL_POLICY + _FORBID_TOOL)
-        await asyncio.sleep(1)
-    sandbox.log(f"{len(load.acknowledged)} writes that the restored database will not know")
-    return load
+    http.close()
+    sandbox.log(
+        f"{len(load.acknowledged)} writes, {kept_count} of them before the moment {position}, "
+        f"and before it of the acts: {', '.join(sorted(kept_acts)) or 'none'}"
+    )
+    return Past(
+        number=number, revoked=revoked, load=load, position=position, kept_count=kept_count, kept_acts=kept_acts
+    )
 
 
 async def _restore(
-    sandbox: Sandbox, testbed: Testbed, postgres: LocalPostgres, backup: LocalPostgres, lost: Load
-) -> tuple[dict[str, Figure], LocalPostgres]:
+    sandbox: Sandbox, testbed: Testbed, live: LocalPostgres, backup: LocalPostgres, past: Past
+) -> dict[str, int | float]:
     urls = [each.url for each in testbed.gateways]
-    async with run_load(urls, testbed.writer_token, name="during", callers=4) as during:
-        await asyncio.to_thread(postgres.kill)
+    async with run_load(urls, testbed.writer_token, name=f"during-{past.number}", callers=4) as during:
+        await asyncio.to_thread(live.kill)
         probes = [asyncio.create_task(_wait_until_stopped(each)) for each in testbed.gateways]
         await asyncio.to_thread(backup.start)
         started_at = time.monotonic()
         stopped_at = max(await asyncio.gather(*probes))
         acknowledged_before_stop = len(during.acknowledged)
-        forbidden = await _count_forbidden_calls(testbed)
-        new_started = await _try_new_gateway(sandbox, testbed, postgres.dsn)
+        forbidden = await _count_forbidden_calls(testbed, past, _WAYS)
+        # Once: it waits for long.
+        new_started = past.number == 0 and await _try_new_gateway(sandbox, testbed, live.dsn)
         acknowledged_after = len(during.acknowledged) - acknowledged_before_stop
-    repeats = Counter([await _repeat_keys(testbed, lost.acknowledged)])
+    lost, open_keys = await _list_lost(backup, past.load)
+    repeats = await _repeat_keys(testbed, lost)
     confirmed = await _confirm(sandbox, testbed)
-    answers = await _send_again(testbed, lost.acknowledged)
+    forbidden += await _count_forbidden_calls(testbed, past, past.kept_acts)
+    answers = await _send_again(testbed, lost)
+    kept_answers = await _send_again(testbed, [key for key in past.load.acknowledged if key not in set(lost)])
     effects = await testbed.ledger.list_effects()
-    sandbox.log(f"repeats while stopped: {dict(repeats)}; after the confirmation: {dict(answers)}")
+    sandbox.log(
+        f"{len(lost)} lost, {len(open_keys)} open; repeats while stopped: {repeats}; "
+        f"after the confirmation: {dict(answers)}, those that were kept {dict(kept_answers)}"
+    )
     facts = RestoreFacts(
         forbidden_count=forbidden,
         acknowledged_after_stop=acknowledged_after,
         has_new_gateway_served=new_started,
-        lost_keys=lost.acknowledged,
-        keys_during=during.acknowledged,
+        kept_keys=past.load.acknowledged[: past.kept_count],
+        lost_keys=lost,
+        keys_during=[*past.load.acknowledged, *during.acknowledged],
         answers_after=answers,
         seconds_to_stop=stopped_at - started_at,
         is_confirmed=confirmed,
-        status_of_statement=await _state_one(testbed, lost.acknowledged[-1]),
+        status_of_statement=await _state_one(testbed, lost[-1]),
     )
-    return judge_restore(facts, effects), backup
+    return judge_restore(facts, effects)
+
+
+async def _list_lost(backup: LocalPostgres, load: Load) -> tuple[list[str], list[str]]:
+    """List the acknowledged keys that the restored database does not know, and those whose outcome it does not know."""
+    connection = await asyncpg.connect(backup.dsn)
+    rows = await connection.fetch("select id, state from deputize.calls where id = any($1::uuid[])", load.call_ids)
+    await connection.close()
+    states = {str(row["id"]): row["state"] for row in rows}
+    by_key = {key: states.get(call) for key, call in zip(load.acknowledged, load.call_ids, strict=True)}
+    lost = [key for key, state in by_key.items() if state is None]
+    return lost, [key for key, state in by_key.items() if state not in (None, "succeeded")]
 
 
 async def _wait_until_stopped(gateway: GatewayHandle) -> float:
@@ -162,16 +248,16 @@ async def _wait_until_stopped(gateway: GatewayHandle) -> float:
             await asyncio.sleep(0.02)
 
 
-async def _count_forbidden_calls(testbed: Testbed) -> int:
-    """Try every authority that was taken back, at every gateway, for a while."""
-    writer, revoked = testbed.writer_token, testbed.issuer.issue_token("revoked")
+async def _count_forbidden_calls(testbed: Testbed, past: Past, ways: Collection[str]) -> int:
+    """Try authority that was taken back, at every gateway, for a while."""
+    tokens = dict.fromkeys(_WAYS, testbed.writer_token) | {"send": testbed.issuer.issue_token(past.revoked)}
     count = 0
     for number in range(20):
         for gateway in testbed.gateways:
-            for tool, token in (("send", revoked), ("issue", writer), ("haul", writer)):
+            for tool, token in ((each, tokens[each]) for each in sorted(ways)):
                 http = HttpConnection.for_url(gateway.url, token=token)
                 request = {"tool": f"effects.{tool}", "arguments": {"label": f"forbidden-{tool}"}}
-                key = f"forbidden-{gateway.name}-{tool}-{number}"
+                key = f"forbidden-{past.number}-{gateway.name}-{tool}-{len(ways)}-{number}"
                 answer = await http.post("/v1/calls", request, Idempotency_Key=key)
                 count += answer.status == 200
                 http.close()

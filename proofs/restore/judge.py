@@ -16,9 +16,12 @@ class RestoreFacts:
     forbidden_count: int
     acknowledged_after_stop: int
     has_new_gateway_served: bool
+    kept_keys: Sequence[str]
+    """Keys of writes that were acknowledged before the moment that was restored."""
     lost_keys: Sequence[str]
-    """Keys of writes that were acknowledged after the backup."""
+    """Keys of acknowledged writes that the restored database does not know."""
     keys_during: Sequence[str]
+    """Keys of writes that were acknowledged while the database was being replaced, or are open in the restored one."""
     answers_after: Mapping[str, int]
     """The answers to the lost keys after the confirmation, counted by status."""
     seconds_to_stop: float
@@ -27,19 +30,30 @@ class RestoreFacts:
     """The answer to a caller who states that its call did not happen."""
 
 
-def judge_restore(facts: RestoreFacts, effects: Sequence[Effect]) -> dict[str, Figure]:
-    """Judge by the effects before any caller stated that its call did not happen."""
+def judge_restore(facts: RestoreFacts, effects: Sequence[Effect]) -> dict[str, int | float]:
+    """Judge one restore by the effects before any caller stated that its call did not happen."""
     effect_counts = Counter(each.call for each in effects)
     return {
         "calls_on_authority_taken_back": facts.forbidden_count,
         "acknowledged_while_stopped": facts.acknowledged_after_stop,
         "new_gateways_that_served": int(facts.has_new_gateway_served),
-        "silent_repeats": sum(effect_counts[key] > 1 for key in (*facts.lost_keys, *facts.keys_during)),
+        "silent_repeats": sum(
+            effect_counts[key] > 1 for key in {*facts.kept_keys, *facts.lost_keys, *facts.keys_during}
+        ),
+        "kept_keys_lost": len(set(facts.kept_keys) & set(facts.lost_keys)),
         "lost_keys": len(facts.lost_keys),
         "lost_keys_not_refused": len(facts.lost_keys) - facts.answers_after.get("409", 0),
         "seconds_to_stop": round(max(facts.seconds_to_stop, 0.0), 3),
         "confirmations_that_failed": int(not facts.is_confirmed) + int(facts.status_of_statement != 200),
     }
+
+
+def judge_restores(restores: Sequence[Mapping[str, int | float]]) -> dict[str, Figure]:
+    """Add up the figures of restores; the slowest gateway counts."""
+    seconds = max((each["seconds_to_stop"] for each in restores), default=0.0)
+    names = restores[0].keys() - {"seconds_to_stop"} if restores else ()
+    sums = {name: sum(each[name] for each in restores) for name in sorted(names)}
+    return {"restores": len(restores), **sums, "seconds_to_stop": seconds}
 
 
 def count_forbidden(success_count: int, effects: Sequence[Effect]) -> int:

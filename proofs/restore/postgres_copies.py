@@ -16,6 +16,8 @@ RESTORE_SETTINGS = {
     "recovery_target_action": "promote",
 }
 
+KEEP_LOG_SETTINGS = {"wal_keep_size": "4GB"}
+
 
 async def copy_postgres(
     sandbox: Sandbox, source: LocalPostgres, name: str, *, port: int, signal_file: str, settings: Mapping[str, str]
@@ -49,6 +51,27 @@ async def make_backup(sandbox: Sandbox, source: LocalPostgres, name: str) -> Loc
     return await copy_postgres(
         sandbox, source, name, port=source.port, signal_file="recovery.signal", settings=RESTORE_SETTINGS
     )
+
+
+async def make_base_backup(sandbox: Sandbox, source: LocalPostgres, name: str) -> LocalPostgres:
+    """Back the server up; started after `set_moment`, the backup takes its place as of a later moment.
+
+    The log up to there is read where the server left it, which has to keep it (`wal_keep_size`).
+    """
+    settings = {
+        "restore_command": f"cp {source.data}/pg_wal/%f %p",
+        "recovery_target_action": "promote",
+        **KEEP_LOG_SETTINGS,
+    }
+    return await copy_postgres(
+        sandbox, source, name, port=source.port, signal_file="recovery.signal", settings=settings
+    )
+
+
+def set_moment(backup: LocalPostgres, position: str) -> None:
+    """Choose the moment that a base backup is restored to, by its position in the log."""
+    with (backup.data / "postgresql.auto.conf").open("a") as file:
+        file.write(f"recovery_target_lsn = '{position}'\n")
 
 
 async def start_standby(sandbox: Sandbox, source: LocalPostgres, name: str, port: int) -> LocalPostgres:

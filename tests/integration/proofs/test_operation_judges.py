@@ -1,4 +1,4 @@
-"""The judges of restores, deploys, hostile tenants and stalls find one planted fault of each category."""
+"""The judges of restores, upgrades, deploys, hostile tenants and stalls find one planted fault of each category."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +14,7 @@ from proofs.restore.judge import (
     count_repeats,
     judge_promotions,
     judge_restore,
+    judge_restores,
     judge_rolling_restart,
 )
 from proofs.run_overhead.deployment import judge_deploy
@@ -21,6 +22,7 @@ from proofs.run_overhead.read_latency import is_disturbed
 from proofs.stalls.experiment import build_verdict as judge_stalls
 from proofs.stalls.testbed import Measurement
 from proofs.tenant_isolation.experiment import Round, compute_ratios
+from proofs.upgrade.judge import UpgradeFacts, judge_upgrade
 from proofs.upstreams.experiment import Sample as CircuitSample
 from proofs.upstreams.experiment import measure_disagreement
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
@@ -34,6 +36,7 @@ FACTS = RestoreFacts(
     forbidden_count=0,
     acknowledged_after_stop=0,
     has_new_gateway_served=False,
+    kept_keys=["kept-1"],
     lost_keys=LOST,
     keys_during=["during-1"],
     answers_after=Counter({"409": 20}),
@@ -47,7 +50,7 @@ def make_effects(*calls: str) -> list[Effect]:
     return [Effect(sequence=number, key=call, tool="send", call=call) for number, call in enumerate(calls)]
 
 
-EFFECTS = make_effects(*LOST, "during-1", "before-1", "before-1")
+EFFECTS = make_effects("kept-1", *LOST, "during-1", "before-1", "before-1")
 
 
 RESTORE_CASES: list[tuple[dict[str, Any], list[Effect], set[str]]] = [
@@ -57,6 +60,8 @@ RESTORE_CASES: list[tuple[dict[str, Any], list[Effect], set[str]]] = [
     ({"has_new_gateway_served": True}, EFFECTS, {"new_gateways_that_served"}),
     ({}, [*EFFECTS, *make_effects("lost-3")], {"silent_repeats"}),
     ({}, [*EFFECTS, *make_effects("during-1")], {"silent_repeats"}),
+    ({}, [*EFFECTS, *make_effects("kept-1")], {"silent_repeats"}),
+    ({"kept_keys": ["kept-1", "lost-0"]}, EFFECTS, {"kept_keys_lost"}),
     ({"lost_keys": LOST[:19], "answers_after": {"409": 19}}, EFFECTS, {"lost_keys"}),
     ({"answers_after": {"409": 19, "200": 1}}, EFFECTS, {"lost_keys_not_refused"}),
     ({"answers_after": {}}, EFFECTS, {"lost_keys_not_refused"}),
@@ -76,6 +81,16 @@ def test_a_restore_is_judged_by_answers_and_effects(
 def test_every_exact_bar_of_a_restore_has_a_planted_fault() -> None:
     planted = set().union(*(missed for _, _, missed in RESTORE_CASES))
     assert list_exact_bars("restore", among=judge_restore(FACTS, EFFECTS)) <= planted
+
+
+def test_restores_are_judged_together() -> None:
+    good, slow = judge_restore(FACTS, EFFECTS), judge_restore(replace(FACTS, seconds_to_stop=2.0), EFFECTS)
+    bad = judge_restore(replace(FACTS, forbidden_count=1), EFFECTS)
+
+    assert list_missed_bars("restore", judge_restores([good] * 5)) == set()
+    assert list_missed_bars("restore", judge_restores([good] * 4)) == {"restores"}
+    assert list_missed_bars("restore", judge_restores([*[good] * 4, bad])) == {"calls_on_authority_taken_back"}
+    assert list_missed_bars("restore", judge_restores([slow, *[good] * 4])) == {"seconds_to_stop"}
 
 
 def test_a_call_on_authority_that_was_taken_back_counts_by_its_answer_and_by_its_effect() -> None:
@@ -114,6 +129,51 @@ def test_a_promotion_that_loses_or_alarms_is_found(counts: tuple[int, int, int, 
 )
 def test_a_call_that_fails_in_a_rolling_restart_is_found(load: Load, missed: set[str]) -> None:
     assert list_missed_bars("restore", judge_rolling_restart(load)) == missed
+
+
+# An upgrade: calls at a rate, with runs and approved calls, each of which has succeeded and has one effect.
+
+KEYS, RUNS, APPROVALS = ([f"{kind}-{number}" for number in range(1200)] for kind in ("call", "run", "approval"))
+UPGRADE_FACTS = UpgradeFacts(
+    load=Load(acknowledged=KEYS, call_ids=KEYS),
+    seconds=20.0,
+    runs={each: each for each in RUNS},
+    approvals={each: each for each in APPROVALS},
+    other_failures={},
+    states=dict.fromkeys((*KEYS, *RUNS, *APPROVALS), "succeeded"),
+    open_counts=[(8, 4)] * 12,
+)
+UPGRADE_EFFECTS = make_effects(*KEYS, *RUNS, *APPROVALS)
+UPGRADE_CASES: list[tuple[dict[str, Any], list[Effect], set[str]]] = [
+    ({}, UPGRADE_EFFECTS, set()),
+    (
+        {"load": Load(acknowledged=KEYS, call_ids=KEYS, failures=Counter({"503": 1}))},
+        UPGRADE_EFFECTS,
+        {"failed"},
+    ),
+    ({"other_failures": {"ConnectionResetError": 1}}, UPGRADE_EFFECTS, {"failed"}),
+    ({"states": {**UPGRADE_FACTS.states, "run-7": "unknown"}}, UPGRADE_EFFECTS, {"lost"}),
+    ({"states": {**UPGRADE_FACTS.states, "approval-7": "awaiting_approval"}}, UPGRADE_EFFECTS, {"lost"}),
+    ({"states": dict.fromkeys((*RUNS, *APPROVALS), "succeeded")}, UPGRADE_EFFECTS, {"lost"}),
+    ({}, UPGRADE_EFFECTS[1:], {"lost"}),
+    ({}, [*UPGRADE_EFFECTS, *make_effects("run-3")], {"twice"}),
+    ({"seconds": 30.0}, UPGRADE_EFFECTS, {"calls_per_second"}),
+    ({"open_counts": [(8, 4)] * 11}, UPGRADE_EFFECTS, {"steps"}),
+    ({"open_counts": [*[(8, 4)] * 11, (0, 4)]}, UPGRADE_EFFECTS, {"fewest_open_runs"}),
+    ({"open_counts": [*[(8, 4)] * 11, (8, 0)]}, UPGRADE_EFFECTS, {"fewest_open_approvals"}),
+]
+
+
+@pytest.mark.parametrize(("changes", "effects", "missed"), UPGRADE_CASES)
+def test_an_upgrade_is_judged_by_answers_rows_and_effects(
+    changes: dict[str, Any], effects: list[Effect], missed: set[str]
+) -> None:
+    assert list_missed_bars("upgrade", judge_upgrade(replace(UPGRADE_FACTS, **changes), effects)) == missed
+
+
+def test_every_exact_bar_of_an_upgrade_has_a_planted_fault() -> None:
+    planted = set().union(*(missed for _, _, missed in UPGRADE_CASES))
+    assert list_exact_bars("upgrade", among=judge_upgrade(UPGRADE_FACTS, UPGRADE_EFFECTS)) <= planted
 
 
 # A deploy: five hundred runs of three steps, of two versions.
