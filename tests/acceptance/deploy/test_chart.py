@@ -1,10 +1,14 @@
 """The chart, rendered by helm, is valid for six minors of Kubernetes and gives its pods nothing they do not need.
 
-No cluster is started: these tests read what helm would send to one.
+No cluster is started: these tests read what helm would send to one, and let it install, upgrade and roll back against
+a stand-in for the API, which ends jobs and schedules nothing.
 """
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,9 @@ import pytest
 import yaml
 
 from deputize.core.contract.timing import TimeoutClass
+from deputize.store.local_postgres import LocalPostgres
 from tests.acceptance.deploy.containers import DEPLOY, run
+from tests.acceptance.deploy.kubernetes_api import KubernetesApi, serve_kubernetes_api
 
 CHART = DEPLOY / "chart/deputize"
 REPOSITORY = "image.repository=registry.example.com/deputize"
@@ -117,6 +123,11 @@ def test_workers_scale_by_the_calls_that_wait_where_a_metrics_adapter_is(program
         ("gateway.autoscaling.max=21", "max"),
         ("database.url=postgresql://a:b@c/d", "url"),
         ("image.digest=sha256:1", "digest"),
+        ("gatway.replicas=3", "gatway"),
+        ("worker.replicas=0", "replicas"),
+        ("gateway.drainSeconds=5", "drainSeconds"),
+        ("masterKey.secret.name=", "name"),
+        ("migration.secret.value=postgresql://a:b@c/d", "value"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(programs: Path, value: str, named: str) -> None:
@@ -124,3 +135,81 @@ def test_a_wrong_value_is_refused_by_name(programs: Path, value: str, named: str
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (done.returncode, named in done.stderr) == (1, True), done.stderr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A namespace, and the helm that changes it."""
+
+    api: KubernetesApi
+    helm: Path
+    env: dict[str, str]
+
+    def run_helm(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run helm, after what was done before is forgotten."""
+        self.api.journal.clear()
+        command = [str(self.helm), *words]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=120, check=False)
+
+    def deploy(self, verb: str, tag: str) -> subprocess.CompletedProcess[str]:
+        values = ("--set", REPOSITORY, "--set", f"image.tag={tag}")
+        return self.run_helm(verb, "shop", str(CHART), *values, "--disable-openapi-validation")
+
+    def list_tags(self) -> dict[str, str]:
+        """Read which release each kind of process is to have."""
+        pods = {name: self.api.find("StatefulSet", f"shop-{name}") for name in ("gateway", "worker")}
+        images = {name: pod["spec"]["template"]["spec"]["containers"][0]["image"] for name, pod in pods.items() if pod}
+        return {name: image.rpartition(":")[2] for name, image in images.items()}
+
+    def list_changes(self) -> list[tuple[str, str]]:
+        """List what was done to the migration and to the processes, in that order of events."""
+        return [(verb, kind) for verb, kind, _ in self.api.journal if kind in ("Job", "StatefulSet")]
+
+
+@pytest.fixture
+def cluster(programs: Path, postgres: LocalPostgres, tmp_path: Path) -> Iterator[Cluster]:
+    postgres.run_sql("create database helm", database="postgres")
+    with serve_kubernetes_api() as (api, url):
+        # Helm writes its own records as protobuf where they are Secrets; in a database it writes what it reads.
+        database = f"{postgres.dsn_for('helm')}?sslmode=disable"
+        storage = {"HELM_DRIVER": "sql", "HELM_DRIVER_SQL_CONNECTION_STRING": database}
+        names = ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
+        folders = {name: str(tmp_path / name) for name in names}
+        env = {**os.environ, **storage, **folders, "HELM_KUBEAPISERVER": url, "KUBECONFIG": os.devnull}
+        yield Cluster(api=api, helm=programs / "helm", env=env)
+    postgres.run_sql("drop database helm with (force)", database="postgres")
+
+
+def test_processes_change_only_after_the_migration_and_a_rollback_migrates_nothing(cluster: Cluster) -> None:
+    installed = cluster.deploy("install", "0.2.0")
+    assert installed.returncode == 0, installed.stderr
+    assert cluster.list_changes() == [
+        ("create", "Job"), ("complete", "Job"), ("delete", "Job"), ("create", "StatefulSet"), ("create", "StatefulSet")
+    ]  # fmt: skip
+
+    upgraded = cluster.deploy("upgrade", "0.3.0")
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert cluster.list_changes() == [
+        ("create", "Job"), ("complete", "Job"), ("delete", "Job"), ("patch", "StatefulSet"), ("patch", "StatefulSet")
+    ]  # fmt: skip
+    assert cluster.list_tags() == {"gateway": "0.3.0", "worker": "0.3.0"}
+
+    back = cluster.run_helm("rollback", "shop", "1")
+    assert back.returncode == 0, back.stderr
+    assert cluster.list_changes() == [("patch", "StatefulSet")] * 2
+    assert cluster.list_tags() == {"gateway": "0.2.0", "worker": "0.2.0"}
+
+
+def test_a_migration_that_fails_stops_the_upgrade_and_its_job_stays(cluster: Cluster) -> None:
+    assert cluster.deploy("install", "0.2.0").returncode == 0
+    cluster.api.do_jobs_fail = True
+
+    failed = cluster.deploy("upgrade", "0.3.0")
+    assert (failed.returncode, "pre-upgrade hooks failed" in failed.stderr) == (1, True), failed.stderr
+    assert cluster.list_changes() == [("create", "Job"), ("fail", "Job")]
+    assert cluster.list_tags() == {"gateway": "0.2.0", "worker": "0.2.0"}
+    assert cluster.api.find("Job", "shop-migrate") is not None
+
+    cluster.api.do_jobs_fail = False
+    assert cluster.deploy("upgrade", "0.3.0").returncode == 0
+    assert cluster.list_tags() == {"gateway": "0.3.0", "worker": "0.3.0"}
