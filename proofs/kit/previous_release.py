@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+MIGRATE_SCRIPT: Final = "import sys; from deputize.store.migrate import upgrade; upgrade(sys.argv[1])"
 _ROOT = Path(__file__).resolve().parents[2]
 PREVIOUS_VERSION: Final = "0.1.0"
 # Of 0.1.0, the last commit whose names on the wire are those of today.

@@ -21,7 +21,7 @@ from proofs.kit.child_process import ChildProcess, CommandResult
 from proofs.kit.gateway import GatewayHandle, start_gateway, start_worker
 from proofs.kit.gateway_login import create_gateway_login
 from proofs.kit.helper_servers import LedgerHandle, start_ledger
-from proofs.kit.previous_release import PREVIOUS_VERSION, extract_previous_release
+from proofs.kit.previous_release import MIGRATE_SCRIPT, PREVIOUS_VERSION, extract_previous_release
 from proofs.kit.report import Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.kit.worker_pool import Database
@@ -35,7 +35,6 @@ PROMISE = "An upgrade, a migration that fails and a rollback, under load, fail n
 _CALLS_PER_SECOND = 60
 _CALLERS = 12
 _APPROVALS_OF_A_STEP = 4
-_MIGRATE = "import sys; from deputize.store.migrate import upgrade; upgrade(sys.argv[1])"
 _ARE_ALIVE = "select array_agg(distinct release) = array[$1] from deputize.leases where expires_at > now()"
 _ALL_ENDED = """
 select not exists (
@@ -100,7 +99,7 @@ async def _start_testbed(sandbox: Sandbox) -> Testbed:
     """Start the release before, on its own schema."""
     previous_env = extract_previous_release(sandbox.folder)
     postgres, ledger, people = await sandbox.start_postgres(), await start_ledger(sandbox), Identities()
-    migration = await sandbox.run_command([sys.executable, "-c", _MIGRATE, postgres.dsn], env=previous_env)
+    migration = await sandbox.run_command([sys.executable, "-c", MIGRATE_SCRIPT, postgres.dsn], env=previous_env)
     if migration.code:
         raise RuntimeError(f"{PREVIOUS_VERSION} did not migrate: {migration.stderr[-500:]}")
     await create_gateway_login(postgres.dsn)

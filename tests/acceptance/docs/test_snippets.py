@@ -1,7 +1,10 @@
 """Commands in the documentation print what the pages promise."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest_asyncio
 
 from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.idp.install import NODE, install_package
+from proofs.kit.previous_release import MIGRATE_SCRIPT, NoHistoryError, extract_previous_release
 from proofs.kit.sandbox import Sandbox
 from tests.acceptance.cli.cli_process import run_deputize
 from tests.acceptance.docs.snippets import Page, Reader, load_pages
@@ -58,6 +62,15 @@ async def npm_programs(page: Page) -> Path | None:
         return await install_package(world, described) / "node_modules" / ".bin"
 
 
+def migrate_as_before(dsn: str, folder: Path) -> None:
+    """Give a database the schema of the release before."""
+    try:
+        env = {**os.environ, **extract_previous_release(folder)}
+    except NoHistoryError as error:
+        pytest.skip(str(error))
+    subprocess.run([sys.executable, "-c", MIGRATE_SCRIPT, dsn], env=env, check=True, timeout=120)
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -73,6 +86,8 @@ def test_a_page_keeps_its_word(
         logins: DatabaseLogins = request.getfixturevalue("database")
         is_production = "production" in page.needs
         env |= {**logins.env, **logins.migration_env} if is_production else {"DEPUTIZE_DATABASE__URL": logins.owner}
+        if "release before" in page.needs:
+            migrate_as_before(logins.migrator, workspace.parent)
     if "shop" in page.needs:
         env |= request.getfixturevalue("shop")
     reader = Reader(workspace, env, npm_programs)
@@ -102,7 +117,6 @@ def test_every_tutorial_and_guide_is_run_but_those_that_need_another_machine() -
         "run-on-kubernetes",
         "see-what-agents-do",
         "undo-calls",
-        "upgrade",
         "use-the-approval-console",
         "witness-the-log",
     }
