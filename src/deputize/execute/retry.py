@@ -78,7 +78,7 @@ def apply_status_codes(policy: RetryPolicy, problem: Problem) -> Problem:
         details={**problem.details, "http_status": status},
         retry_after_ms=problem.retry_after_ms,
         nothing_happened=problem.nothing_happened,
-    )
+    ).replace(is_redacted=problem.is_redacted)
 
 
 def find_http_status(problem: Problem) -> int | None:

@@ -77,6 +77,7 @@ def build_outcome(verified: Verified, call_id: str, state: State, problem: Probl
     validated = executed.validated
     trace_id, more = validated.call.trail.trace_id, _build_common_fields(verified, now)
     if problem is not None:
+        more["redaction_state"] = "partial" if problem.is_redacted else "none"
         failure = build_failure_envelope(problem, call_id=call_id, state=state, trace_id=trace_id, extra_fields=more)
         return Outcome(
             call_id=call_id,

@@ -82,6 +82,7 @@ class Problem(Exception):
         self._attempts = 1
         self._decision = decision
         self._is_recorded = False
+        self._is_redacted = False
 
     @property
     def nothing_happened(self) -> bool:
@@ -103,6 +104,11 @@ class Problem(Exception):
         """True if an audit entry of the call was committed before this was raised."""
         return self._is_recorded
 
+    @property
+    def is_redacted(self) -> bool:
+        """True if something was hidden in its texts or details."""
+        return self._is_redacted
+
     def replace(
         self,
         *,
@@ -113,6 +119,7 @@ class Problem(Exception):
         message: str | None = None,
         details: Mapping[str, Any] | None = None,
         is_recorded: bool | None = None,
+        is_redacted: bool | None = None,
     ) -> Self:
         """Copy this problem with other facts. Cause and traceback stay.
 
@@ -138,4 +145,6 @@ class Problem(Exception):
             other.details = details
         if is_recorded is not None:
             other._is_recorded = is_recorded
+        if is_redacted is not None:
+            other._is_redacted = is_redacted
         return other.with_traceback(self.__traceback__)

@@ -192,9 +192,9 @@ def _encode_request(kind: type[Message], arguments: dict[str, Any]) -> bytes:
     try:
         return json_format.ParseDict(arguments, kind()).SerializeToString(deterministic=True)
     except (json_format.ParseError, ValueError, TypeError, AttributeError) as error:
-        raise SemanticViolation(
-            f"the arguments do not fit the method's message: {_shorten(str(error))}", nothing_happened=True
-        ) from error
+        words, is_redacted = _shorten(str(error))
+        problem = SemanticViolation(f"the arguments do not fit the method's message: {words}", nothing_happened=True)
+        raise problem.replace(is_redacted=is_redacted) from error
 
 
 def _parse_response(tool: GrpcTool, kind: type[Message], data: bytes) -> Message:
@@ -309,14 +309,18 @@ def _build_problem(tool: GrpcTool, error: grpc.aio.AioRpcError) -> Problem:
         case _ if code in _HTTP_STATUSES and code is not grpc.StatusCode.ABORTED:
             return UpstreamUnavailable(f"the service {service} failed ({code.name})")
         case _:
-            words = _shorten(text)
-    return ToolFailed(
+            words, is_redacted = _shorten(text)
+    problem = ToolFailed(
         f"the service {service} refused the request ({code.name}){': ' if words else ''}{words}",
         details={"status": code.name},
         nothing_happened=is_read,
     )
+    return problem.replace(is_redacted=is_redacted)
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str) -> tuple[str, bool]:
+    """Redact and shorten a text, and tell whether something was hidden in it."""
+    searched_text = text.strip()[:_LONGEST_SEARCHED]
     # Redacted before it is cut: what remains of a secret may not look like one.
-    return redact_error_text(text.strip()[:_LONGEST_SEARCHED])[:_LONGEST_MESSAGE]
+    visible_text = redact_error_text(searched_text)
+    return visible_text[:_LONGEST_MESSAGE], visible_text != searched_text

@@ -123,12 +123,13 @@ def _build_problem(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_cre
             advice="Ask the operator to set the service's url to the address that it redirects to.",
             details={"status": status},
         )
-    message, details = _read_error(answer)
-    return _REFUSALS.get(status, ToolFailed)(
+    message, details, is_redacted = _read_error(answer)
+    problem = _REFUSALS.get(status, ToolFailed)(
         f"the service {service} refused the request (HTTP {status}){': ' if message else ''}{message}",
         details={"status": status, **details},
         nothing_happened=tool.contract.mutation_class is MutationClass.READ,
     )
+    return problem.replace(is_redacted=is_redacted)
 
 
 def _build_credential_problem(tool: HttpTool, answer: HttpAnswer, *, had_credential: bool) -> Problem:
@@ -151,18 +152,24 @@ def _read_challenge(answer: HttpAnswer) -> Challenge:
     return parse_challenge(answer.headers.get("www-authenticate", "")[:_MAX_HEADER_LENGTH])
 
 
-def _read_error(answer: HttpAnswer) -> tuple[str, dict[str, Any]]:
-    """Read the service's message, and its error document unless it is too large."""
+def _read_error(answer: HttpAnswer) -> tuple[str, dict[str, Any], bool]:
+    """Read the service's message, and its error document unless it is too large; tell whether something is hidden."""
     media_type = _read_media_type(answer.headers)
     if not _is_json(media_type):
         is_text = media_type == "text/plain"
-        return _shorten(answer.body[:_MAX_SEARCHED_LENGTH].decode(errors="replace")) if is_text else "", {}
+        text = answer.body[:_MAX_SEARCHED_LENGTH].decode(errors="replace") if is_text else ""
+        message, is_redacted = _shorten(text)
+        return message, {}, is_redacted
     try:
         document = orjson.loads(answer.body)
         is_small = len(orjson.dumps([[document]])) <= _LARGEST_DETAILS
     except (orjson.JSONDecodeError, TypeError):
-        return "", {}
-    return _shorten(_find_message(document)), {"body": redact_texts(document)} if is_small else {}
+        return "", {}, False
+    message, is_redacted = _shorten(_find_message(document))
+    if not is_small:
+        return message, {}, is_redacted
+    visible_document = redact_texts(document)
+    return message, {"body": visible_document}, is_redacted or visible_document != document
 
 
 def _find_message(document: Any, depth: int = 0) -> str:
@@ -177,9 +184,12 @@ def _find_message(document: Any, depth: int = 0) -> str:
     return next((text for text in texts if text.strip()), "")
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str) -> tuple[str, bool]:
+    """Redact and shorten a text, and tell whether something was hidden in it."""
+    searched_text = text.strip()[:_MAX_SEARCHED_LENGTH]
     # Redacted before it is cut: what remains of a secret may not look like one.
-    return redact_error_text(text.strip()[:_MAX_SEARCHED_LENGTH])[:_MAX_MESSAGE_LENGTH]
+    visible_text = redact_error_text(searched_text)
+    return visible_text[:_MAX_MESSAGE_LENGTH], visible_text != searched_text
 
 
 def _read_media_type(headers: Mapping[str, str]) -> str:

@@ -176,25 +176,31 @@ def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise UnreadableAnswer(f"the server {tool.server} returned content that is not a list of objects")
     if result.get("isError") is True:
-        raise ToolFailed(_extract_error_text(tool, content), details=_build_details(content))
+        raise _build_failure(tool, content)
     structured_content = result.get("structuredContent")
     return (
         {"content": content} if structured_content is None else {"content": content, "structured": structured_content}
     )
 
 
-def _extract_error_text(tool: UpstreamTool, content: list[dict[str, Any]]) -> str:
-    for block in content:
-        if block.get("type") == "text" and isinstance(block.get("text"), str) and block["text"].strip():
-            # Redacted before it is cut: what remains of a secret may not look like one.
-            return redact_error_text(block["text"].strip()[:_MAX_SEARCHED_LENGTH])[:_MAX_WORDS_LENGTH]
-    return f"{tool.contract.full_name} failed without an error message"
-
-
-def _build_details(content: list[dict[str, Any]]) -> dict[str, Any]:
-    """Build the error details from the server's content, unless it is too large."""
+def _build_failure(tool: UpstreamTool, content: list[dict[str, Any]]) -> Problem:
+    """Build the problem of an error that the server told, with its content unless that is too large."""
+    text = _find_error_text(content)
+    # Redacted before it is cut: what remains of a secret may not look like one.
+    visible_text = redact_error_text(text)
+    message = visible_text[:_MAX_WORDS_LENGTH] or f"{tool.contract.full_name} failed without an error message"
     try:
         is_small = len(orjson.dumps([[[content]]])) <= _LARGEST_DETAILS
-        return {"content": redact_texts(content)} if is_small else {}
     except TypeError:
-        return {}  # it is nested too deep to serialize
+        is_small = False  # it is nested too deep to serialize
+    visible_content = redact_texts(content) if is_small else content
+    return ToolFailed(message, details={"content": visible_content} if is_small else {}).replace(
+        is_redacted=visible_text != text or visible_content != content
+    )
+
+
+def _find_error_text(content: list[dict[str, Any]]) -> str:
+    for block in content:
+        if block.get("type") == "text" and isinstance(block.get("text"), str) and block["text"].strip():
+            return str(block["text"]).strip()[:_MAX_SEARCHED_LENGTH]
+    return ""

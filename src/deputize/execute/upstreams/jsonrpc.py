@@ -76,7 +76,9 @@ class UpstreamRpcError(Exception):
         super().__init__(message)
         self.code = code
         # The text reaches callers, surfaces and logs.
-        self.message = redact_error_text(message[:_MAX_MESSAGE_LENGTH])
+        searched_text = message[:_MAX_MESSAGE_LENGTH]
+        self.message = redact_error_text(searched_text)
+        self.is_redacted = self.message != searched_text
         self.data = data
         # The error has no request id, so the server did not recognize the request.
         self.anonymous = anonymous

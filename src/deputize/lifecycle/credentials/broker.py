@@ -168,7 +168,10 @@ def withhold_from_problem(problem: Problem, secret_forms: set[bytes]) -> Problem
         return problem
     is_in_details = has_secret(_encode_texts(_iterate_texts(problem.details)), secret_forms)
     return problem.replace(
-        message=_REDACTED_MESSAGE, advice=problem.spec.advice, details={} if is_in_details else problem.details
+        message=_REDACTED_MESSAGE,
+        advice=problem.spec.advice,
+        details={} if is_in_details else problem.details,
+        is_redacted=True,
     )
 
 

@@ -22,6 +22,8 @@ from deputize.lifecycle.phases import RedactedArguments, Validated
 
 # Searching a kilobyte in detail takes up to four milliseconds.
 _MAX_SEARCHED_HERE: Final = 1_024
+# A tool's own errors may be their own causes.
+_MAX_CAUSES: Final = 10
 _UNDESCRIBED: Final = RedactionPlan(True)
 T = TypeVar("T")
 _redaction_plans: BoundedDict[tuple[str, str], RedactionPlan] = BoundedDict(10_000)
@@ -88,19 +90,37 @@ async def redact_problem(validated: Validated, problem: Problem) -> Problem:
         )
         if isinstance(problem, SecretsProblem):
             # It names the secret that is missing; the name is not secret.
+            message = redactor.hide_values(problem.message)
             details = redact_texts(dict(problem.details), redactor.hide_values)
-            return problem.replace(message=redactor.hide_values(problem.message), details=details)
+            is_redacted = (message, details) != (problem.message, problem.details)
+            return problem.replace(message=message, details=details, is_redacted=is_redacted or _is_redacted(problem))
+        paths: list[str] = []
         try:
-            visible_details = redactor.redact(dict(problem.details), "", [])
+            visible_details = redactor.redact(dict(problem.details), "", paths)
         except RecursionError:
             # They contain themselves or nest too deep to be shown anyway.
             visible_details = {}
+            paths.append("")
+        message, advice = redactor.redact_message(problem.message), redactor.redact(problem.advice, "", paths)
         return problem.replace(
-            message=redactor.redact_message(problem.message),
+            message=message,
             details=visible_details,
-            advice=redactor.redact(problem.advice, "", []),
+            advice=advice,
+            is_redacted=bool(paths) or message != problem.message or _is_redacted(problem),
         )
 
     # A tool or a server chose their size.
     texts = f"{problem.message}{problem.advice}{problem.details}".encode(errors="replace")
     return await run_for_document(validated.canonical + texts, redact)
+
+
+def _is_redacted(problem: Problem) -> bool:
+    """Tell whether something was hidden before, by a driver: what it raised may be the cause, whose text is quoted."""
+    error: BaseException | None = problem
+    for _ in range(_MAX_CAUSES):
+        if error is None:
+            break
+        if getattr(error, "is_redacted", False) is True:
+            return True
+        error = error.__cause__
+    return False

@@ -157,9 +157,11 @@ def _export_result(facts: Fields, envelope: Fields) -> Fields:
 def _judge_redaction(envelope: Fields) -> str:
     """Tell whether something is hidden in what is shown.
 
-    Of a result with hidden values, the envelope says so; a mark in another is the tool's own text. Errors are redacted
-    where they arise, by drivers too, so marks tell: in doubt something is hidden.
+    The envelope says so: what redacted a result or an error knows, and a mark in either may be the tool's own text.
+    In errors of calls that no tool answered, and of earlier releases, marks tell: in doubt something is hidden.
     """
+    if "redaction_state" in envelope:
+        return str(envelope["redaction_state"])
     if envelope["is_error"]:
         is_partial = _MARK.search(orjson.dumps(envelope.get("error")).decode()) is not None
     else:

@@ -49,6 +49,7 @@ async def complaint_gateway(
 async def test_a_servers_error_quotes_no_secret_and_no_path(complaint_gateway: UpstreamGateway, tool: str) -> None:
     answer = await complaint_gateway.call_tool(tool)
     assert "cannot open [path]" in answer.text
+    assert answer.json()["redaction_state"] == "partial"
     assert not [each for each in TOLD if each in answer.text]
 
 

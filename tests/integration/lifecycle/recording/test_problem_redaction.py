@@ -23,6 +23,14 @@ async def _enrol(lab: GatewayLab, tag: str) -> Outcome:
     return await lab.call("enrol", {"tag": tag, "email": EMAIL, "password": PASSWORD}, key=tag)
 
 
+async def _export(lab: GatewayLab, outcome: Outcome) -> dict[str, Any]:
+    return await lab.gateway.call_exports.export_call(await lab.make_caller(), outcome.call_id)
+
+
+async def _judge_redaction(lab: GatewayLab, outcome: Outcome) -> str:
+    return str((await _export(lab, outcome))["tool_result"]["redaction_state"])
+
+
 async def _assert_untold(lab: GatewayLab, outcome: Outcome) -> None:
     entries = await lab.fetch_entries(outcome.call_id)
     stored = await lab.db.fetchval("select row_to_json(c)::text from deputize.calls c where id = $1", outcome.call_id)
@@ -93,6 +101,24 @@ async def test_no_table_keeps_what_was_quoted(lab: GatewayLab) -> None:
 async def test_an_exported_failure_says_that_something_is_hidden_in_it(lab: GatewayLab) -> None:
     set_behaviour("hidden-in-export", raise_error(ValueError("no account for ana@example.com")))
     outcome = await lab.call("note", "hidden-in-export", key="hidden-in-export")
-    export = await lab.gateway.call_exports.export_call(await lab.make_caller(), outcome.call_id)
-    assert "ana@example.com" not in str(export)
-    assert export["tool_result"]["redaction_state"] == "partial"
+    assert "ana@example.com" not in str(await _export(lab, outcome))
+    assert await _judge_redaction(lab, outcome) == "partial"
+
+
+async def test_a_mark_that_a_tool_wrote_itself_hides_nothing(lab: GatewayLab) -> None:
+    set_behaviour("own-mark", raise_error(ToolFailed("no account for [email]")))
+    outcome = await lab.call("note", "own-mark", key="own-mark")
+    assert parse_body(outcome)["detail"] == "no account for [email]"
+    assert await _judge_redaction(lab, outcome) == "none"
+
+
+async def test_what_a_driver_has_hidden_counts_also_where_another_error_quotes_it(lab: GatewayLab) -> None:
+    def fail(*_: Any) -> Any:
+        try:
+            raise ToolFailed("the service said [email]").replace(is_redacted=True)
+        except ToolFailed as hidden:
+            raise ToolFailed(f"no answer: {hidden.message}") from hidden
+
+    set_behaviour("quoted-mark", fail)
+    outcome = await lab.call("note", "quoted-mark", key="quoted-mark")
+    assert await _judge_redaction(lab, outcome) == "partial"

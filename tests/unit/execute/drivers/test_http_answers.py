@@ -111,6 +111,8 @@ def test_the_message_of_the_service_is_short_and_quotes_no_secret() -> None:
     problem = catch(400, b"key sk-proj-AbCdEf0123456789AbCdEf0123456789 " + b"x" * 9000, content_type="text/plain")
     assert "AbCdEf" not in problem.message
     assert len(problem.message) < 500
+    assert problem.is_redacted
+    assert not catch(400, b"no order [email]", content_type="text/plain").is_redacted
     deep = b"[" * 900 + b"]" * 900
     assert catch(400, deep, content_type="application/json").details == {"status": 400}
 
