@@ -5,7 +5,15 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
+from deputize.core.patterns import matches_glob
 from deputize.core.settings.base import SettingsSection
+
+
+class AuditRetention(SettingsSection):
+    """How long audit entries of some tenants are kept. Put data that the law treats differently into tenants apart."""
+
+    tenants: str = Field(description="Tenants it applies to, as a glob. The first that matches counts.")
+    days: int = Field(ge=365, le=2557, description="Days until their audit entries are deleted, one to seven years.")
 
 
 class DatabaseSettings(SettingsSection):
@@ -69,6 +77,11 @@ class DatabaseSettings(SettingsSection):
         description="Days until audit entries are deleted, one to seven years. The hashes stay, so that the log can "
         "still be verified; a legal hold keeps them longer.",
     )
+    audit_retention: tuple[AuditRetention, ...] = Field((), description="Tenants with another `audit_days`.")
+
+    def get_audit_days(self, tenant: str) -> int:
+        """Get how many days the audit entries of a tenant are kept."""
+        return next((each.days for each in self.audit_retention if matches_glob(tenant, each.tenants)), self.audit_days)
 
 
 class TimingSettings(SettingsSection):

@@ -52,7 +52,7 @@ async def expire_entries(runtime: Runtime, *, batch_entries: int = _BATCH_ENTRIE
 
 
 async def _expire_batch(runtime: Runtime, tenant: str, batch_entries: int) -> int:
-    days = runtime.settings.database.audit_days
+    days = runtime.settings.database.get_audit_days(tenant)
     async with runtime.store.write_transaction() as connection:
         plan = await connection.fetchrow(_SQL["plan_expiry"], tenant, days, batch_entries)
         if plan is None:

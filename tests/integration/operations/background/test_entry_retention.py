@@ -1,6 +1,7 @@
 """Audit entries expire from the oldest on; what is left of the log verifies, and nothing that has to stay goes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from deputize.core.settings.database import AuditRetention
 from deputize.evidence.log.merkle_tree import hash_leaf
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.background.entry_retention import expire_entries
@@ -34,7 +36,7 @@ end $$;
 reset role
 """
 _LIST_IDS = "select id from deputize.audit_entries where tenant = 'aged' order by id"
-_COUNT = "select count(*) from deputize.audit_entries where tenant = 'aged'"
+_COUNT = "select count(*) from deputize.audit_entries where tenant = $1"
 
 
 def _build_ids(days: int, count: int) -> list[UUID]:
@@ -43,8 +45,8 @@ def _build_ids(days: int, count: int) -> list[UUID]:
     return [UUID(int=(first + number) << 80 | 0x7 << 76 | 0x8 << 60 | number) for number in range(count)]
 
 
-def _build_entry(entry_id: UUID) -> bytes:
-    return f'{{"caller":[],"id":"{entry_id}","kind":"read","tenant":"{TENANT}","trace":"{"0" * 32}","v":2}}'.encode()
+def _build_entry(entry_id: UUID, tenant: str = TENANT) -> bytes:
+    return f'{{"caller":[],"id":"{entry_id}","kind":"read","tenant":"{tenant}","trace":"{"0" * 32}","v":2}}'.encode()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -60,20 +62,20 @@ def _get_runtime(gateway: HttpGateway) -> Runtime:
     return get_runtime(gateway.in_process)
 
 
-def _admin(gateway: HttpGateway) -> str:
-    return gateway.token("otto", scopes=(*SCOPES, ADMIN), tenant=TENANT)
+def _admin(gateway: HttpGateway, tenant: str = TENANT) -> str:
+    return gateway.token("otto", scopes=(*SCOPES, ADMIN), tenant=tenant)
 
 
-async def _insert_entries(db: asyncpg.Connection) -> list[UUID]:
-    await db.execute("insert into deputize.tenants (tenant) values ('aged') on conflict do nothing")
-    assert await db.fetchval(_COUNT) == 0
+async def _insert_entries(db: asyncpg.Connection, tenant: str = TENANT, counts: Mapping[int, int] = DAYS) -> list[UUID]:
+    await db.execute("insert into deputize.tenants (tenant) values ($1) on conflict do nothing", tenant)
+    assert await db.fetchval(_COUNT, tenant) == 0
     ids: list[UUID] = []
-    for days, count in DAYS.items():
+    for days, count in counts.items():
         await db.execute(_PARTITION % {"days": days})
         for entry_id in _build_ids(days, count):
             await db.execute(
-                "insert into deputize.audit_entries (tenant, id, call_id, entry) values ('aged', $1, $1, $2)",
-                entry_id, _build_entry(entry_id),
+                "insert into deputize.audit_entries (tenant, id, call_id, entry) values ($3, $1, $1, $2)",
+                entry_id, _build_entry(entry_id, tenant), tenant,
             )  # fmt: skip
             ids.append(entry_id)
     return ids
@@ -151,6 +153,24 @@ async def test_entries_expire_and_the_log_still_verifies(gateway: HttpGateway, d
     await db.execute(
         "insert into deputize.audit_entries (tenant, id, entry) values ('aged', $1, $2)", ids[OLD], deleted
     )
+
+
+async def test_each_tenant_has_its_own_retention(gateway: HttpGateway, db: asyncpg.Connection) -> None:
+    runtime, tenants = _get_runtime(gateway), ("trial-1", "bank-1")
+    for tenant in tenants:
+        await _insert_entries(db, tenant, {400: AGED, 100: YOUNG})
+        await wait_for_signed_entries(gateway, _admin(gateway, tenant), AGED + YOUNG, tenant)
+    database = runtime.settings.database.model_copy(
+        update={"audit_retention": (AuditRetention(tenants="trial-*", days=365), AuditRetention(tenants="*", days=999))}
+    )
+    settings = runtime.settings.model_copy(update={"database": database})
+    assert await expire_entries(replace(runtime, settings=settings)) == AGED
+    # The expiry itself is an entry of the log.
+    assert [await db.fetchval(_COUNT, tenant) for tenant in tenants] == [YOUNG + 1, AGED + YOUNG]
+    await wait_for_signed_entries(gateway, _admin(gateway, "trial-1"), AGED + YOUNG + 1, "trial-1")
+    verdict = await verify_log(gateway, _admin(gateway, "trial-1"), "trial-1")
+    assert verdict.is_trusted, verdict
+    assert verdict.expired_count == AGED
 
 
 async def test_no_setting_expires_what_is_younger_than_a_year(gateway: HttpGateway, db: asyncpg.Connection) -> None:
