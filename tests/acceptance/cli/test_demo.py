@@ -1,17 +1,27 @@
-"""The demo goes as its tour tells, and leaves nothing behind."""
+"""The demo goes as its tour tells, and leaves nothing behind; its tools can be registered."""
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
+import deputize
 from tests.acceptance.cli.cli_process import run_deputize
 
-pytestmark = pytest.mark.nightly
+SHOP = Path(deputize.__file__).parent / "interfaces" / "cli" / "local" / "demo_shop"
 
 
+@pytest.mark.parametrize("file", sorted(each.name for each in (SHOP / "tools").glob("*.*")))
+def test_the_tools_of_the_demos_shop_can_be_registered(tmp_path: Path, file: str) -> None:
+    shop = Path(shutil.copytree(SHOP, tmp_path / "shop"))
+    checked = run_deputize("tool", "check", f"tools/{file}", folder=shop)
+    assert checked.code == 0, checked.output
+
+
+@pytest.mark.nightly
 def test_every_station_of_the_demo_is_as_told(tmp_path: Path) -> None:
     done = run_deputize("demo", "--headless", "--json", folder=tmp_path)
 

@@ -99,6 +99,7 @@ class ConsolePages:
             role="" if session is None else name_role(session.caller),
             form_token="" if session is None or has_script else session.form_token,
             can_sign_out=is_signed_in,
+            station=self._console.station if is_signed_in else None,
             menu=self._build_menu(session.caller) if session is not None and is_signed_in else [],
             nonce=nonce,
             search_text=to_display_text(search_text, 200),

@@ -54,6 +54,7 @@ _ENVIRONMENT.globals.update(
     role="",
     search_text="",
     needs_code=False,
+    station=None,
     servers=(),
 )
 

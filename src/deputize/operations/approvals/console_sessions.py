@@ -7,8 +7,11 @@ the browser's cookie.
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+import orjson
 
 from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.errors import NoSuchRoute, SignInFailed
@@ -43,6 +46,7 @@ class ConsoleAccess:
         self._complete = complete
         self._link_secret = ""
         self._show_link: Callable[[str], None] | None = None
+        self._tour_file: Path | None = None
 
     @property
     def origin(self) -> str:
@@ -102,6 +106,18 @@ class ConsoleAccess:
         self._show_link = show_link
         self._link_secret = self._runtime.clock.random_bytes(_LINK_BYTES).hex()
         show_link(f"{self.base_url}{SIGN_IN_LINK_PATH}?link={self._link_secret}")
+
+    def follow_tour(self, file: Path) -> None:
+        """Show on each page the station of a tour that is in this file, while there is one: see `deputize demo`."""
+        self._tour_file = file
+
+    @property
+    def station(self) -> Mapping[str, Any] | None:
+        """The station of the tour, if there is one."""
+        try:
+            return None if self._tour_file is None else orjson.loads(self._tour_file.read_bytes())
+        except (OSError, ValueError):
+            return None
 
     async def open_link_session(self, secret: str) -> tuple[str, int]:
         """Return the session cookie for the link that is shown now, and for how many seconds it is valid."""

@@ -20,11 +20,13 @@ from typing import IO, Any
 
 from deputize.client import DeputizeError, SyncClient
 from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.local.project_file import STATE_FOLDER, TOUR_FILE
 
 _SHOP = Path(__file__).parent / "demo_shop"
 _DEFAULT_POLICIES = Path(__file__).parents[3] / "govern" / "policy" / "defaults" / "default.cedar"
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
+_CHECKOUT_SECONDS = 5.0
 _MAX_OUTPUT_LINES = 20
 # Each agent, the person it acts for, and the scopes of its token.
 AGENTS = {
@@ -48,6 +50,17 @@ class DemoGateway:
     @property
     def url(self) -> str:
         return str(self.events["ready"][-1]["url"])
+
+    def show_station(self, station: Mapping[str, str] | None) -> None:
+        """Show a station of the tour on the console's pages, or no longer any."""
+        file = self.folder / STATE_FOLDER / TOUR_FILE
+        if station is None:
+            file.unlink(missing_ok=True)
+            return
+        # A page that is shown meanwhile reads the old one or the new one.
+        new_file = file.with_suffix(".new")
+        new_file.write_text(json.dumps(station), encoding="utf-8")
+        new_file.replace(file)
 
     def follow(self, output: IO[str]) -> None:
         """Read what the gateway prints, until it ends."""
@@ -153,6 +166,7 @@ def _work(url: str, tokens: Mapping[str, str], pause: float, stop: threading.Eve
         ("cleanup-bot", "orders.find", {"customer": 9}),
         ("support-bot", "orders.place", {"customer": 9, "item": "chair", "count": 1}),
         ("scraper-bot", "customers.show", {"number": 8}),
+        ("support-bot", "orders.checkout", {"customer": 11, "item": "table"}),
         ("support-bot", "orders.find", {"customer": 9}),
         ("scraper-bot", "customers.export", {}),
         ("cleanup-bot", "customers.show", {"number": 10}),
@@ -161,6 +175,9 @@ def _work(url: str, tokens: Mapping[str, str], pause: float, stop: threading.Eve
         if stop.wait(pause):
             break
         with suppress(DeputizeError):
-            clients[agent].call(tool, **arguments)
+            reply = clients[agent].call(tool, **arguments)
+            if reply.pending:
+                # A checkout would change what the one before it still takes back.
+                clients[agent].wait(reply.call_id, seconds=_CHECKOUT_SECONDS)
     for client in clients.values():
         client.close()

@@ -31,6 +31,8 @@ SETTINGS_FILE = "deputize.toml"
 STATE_FOLDER = ".deputize"
 TOKEN_FILE = "token"
 AGENT_TOKEN_FILE = "agent-token"
+# Written by `deputize demo`.
+TOUR_FILE = "tour.json"
 _VARIABLE_PREFIX = "DEPUTIZE_"
 
 

@@ -40,11 +40,12 @@ class TypedCommand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Station:
-    """One thing to see."""
+    """One thing to see. In the address of the console's page that shows it, {call} stands for the newest call."""
 
     name: str
     title: str
     story: str
+    page: str
     commands: tuple[TypedCommand, ...]
 
 
@@ -53,6 +54,7 @@ TOUR = (
         name="refusal",
         title="A refusal with its reason",
         story="scraper-bot acts for Mallory and wants all customers. Its token has the scope; a rule says no.",
+        page="calls?tool=customers.export",
         commands=(
             TypedCommand(
                 line='deputize call customers.export --token "$(cat scraper-bot.token)"',
@@ -65,6 +67,7 @@ TOUR = (
         name="approval",
         title="An approval with its preview",
         story="cleanup-bot is careless: it deletes a customer with three invoices. You see what would go, and decide.",
+        page="calls/{call}",
         commands=(
             TypedCommand(
                 line='deputize call customers.delete number=8 --key cleanup-1 --token "$(cat cleanup-bot.token)"',
@@ -82,6 +85,7 @@ TOUR = (
         name="retry",
         title="A retry that does nothing twice",
         story="support-bot lost the answer to an order and sends it again. The key is the same: nothing is repeated.",
+        page="calls/{call}",
         commands=(
             TypedCommand(
                 line=_ORDER,
@@ -97,6 +101,7 @@ TOUR = (
         name="undo",
         title="An undo",
         story="The order was a mistake. The journal knows what takes it back, and who wrote to it since: nobody.",
+        page="calls/{call}",
         commands=(
             TypedCommand(line="deputize undo {call} --plan", shows="orders.cancel"),
             TypedCommand(line="deputize undo {call} --yes", shows="Undid 1 call"),
@@ -106,6 +111,7 @@ TOUR = (
         name="switch",
         title="A kill switch",
         story="Enough of scraper-bot. Every gateway refuses it before the command returns, reads included.",
+        page="switches",
         commands=(
             TypedCommand(
                 line="deputize switch off agent scraper-bot --reason 'it tries to export everybody'", shows="is off"
@@ -121,6 +127,7 @@ TOUR = (
         name="backtest",
         title="A policy change, backtested",
         story="Should agents ask before they order? The draft is tried on the calls that were made before it counts.",
+        page="policies/backtest",
         commands=(
             TypedCommand(
                 line="deputize policy backtest policies/*.cedar drafts/orders-ask.cedar --since 1h",
@@ -140,6 +147,7 @@ def demo(
 ) -> None:
     """Show a gateway at work: a shop, three agents, and a tour of six stations. Nothing is left behind."""
     # Its client takes a fifth of a second to import, which other commands would pay for.
+    from deputize.core.settings.urls import CALLS_PAGE_PATH
     from deputize.interfaces.cli.local.demo_gateway import AGENTS, keep_agents_busy, run_demo_gateway
 
     has_person = not headless and not json and sys.stdin.isatty()
@@ -159,6 +167,9 @@ def demo(
         surprises.extend(take_tour(gateway, has_person=has_person))
         if has_person:
             printer.line("That was the tour. The agents go on: look around, and press Ctrl-C to end it all.")
+            # Those of support-bot fail at the payment.
+            checkouts = f"{gateway.url}{CALLS_PAGE_PATH}?tool=orders.checkout"
+            printer.line(f"  Flows that fail and take back what they did: {checkouts}")
             gateway.process.wait()
     printer.event("stopped", {"surprises": surprises}, "Stopped. Nothing is left of the demo.")
     if surprises:
@@ -184,10 +195,19 @@ def take_tour(gateway: "DemoGateway", *, has_person: bool) -> list[str]:
             is_as_told &= _show(gateway, command, values)
         if not is_as_told:
             surprises.append(station.name)
+        gateway.show_station(
+            {
+                "place": f"{number} of {len(TOUR)}",
+                "title": station.title,
+                "story": station.story,
+                "page": station.page.format(**values),
+            }
+        )
         if printer.as_json:
             printer.json({"event": "station", "name": station.name, "title": station.title, "as_told": is_as_told})
         if has_person:
             typer.prompt("Enter goes on", default="", show_default=False, prompt_suffix=" ")
+    gateway.show_station(None)
     return surprises
 
 

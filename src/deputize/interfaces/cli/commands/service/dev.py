@@ -41,7 +41,7 @@ from deputize.interfaces.cli.local.edit_loop.edit_messages import print_not_watc
 from deputize.interfaces.cli.local.edit_loop.loop import EditLoop
 from deputize.interfaces.cli.local.local_database import prepare_schema, provide_database
 from deputize.interfaces.cli.local.logs import configure_logs
-from deputize.interfaces.cli.local.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, DevGateway
+from deputize.interfaces.cli.local.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, TOUR_FILE, DevGateway
 from deputize.interfaces.cli.local.project_gateway import OpenGateway, load_project, open_project_gateway
 from deputize.interfaces.cli.local.startup_events import StartupEvent, describe_rules, describe_servers
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, print_gaps, print_refusals
@@ -283,6 +283,7 @@ async def _open_dev_gateway(session: _DevSession) -> AsyncIterator[Gateway]:
             # Programs of the other user could read the session from their browser, and have no such token.
             if session.client_folder is None:
                 gateway.console_access.offer_link(session.console_links.show_link)
+                gateway.console_access.follow_tour(settings.folder / TOUR_FILE)
             yield gateway
         finally:
             _ignore_signals()
