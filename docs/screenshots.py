@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from deputize.interfaces.cli.commands.service.demo import create_token, take_tour
-from deputize.interfaces.cli.local.demo_gateway import AGENTS, keep_agents_busy, run_demo_gateway
+from deputize.interfaces.cli.commands.service.demo import create_tokens, take_tour
+from deputize.interfaces.cli.local.demo_gateway import keep_agents_busy, run_demo_gateway
 from tests.acceptance.cli.cli_process import PROGRAM, BackgroundCommand, make_project
 from tests.acceptance.docs.snippets import Reader, load_pages
 from tests.support.chromium import EXECUTABLE, open_tab
@@ -81,14 +81,12 @@ async def photograph_approval(url: str, code: str, profile: Path) -> bytes:
 
 def photograph_demo(profile: Path) -> dict[str, bytes]:
     """Take the tour of the demo, and photograph the pages that show what its agents did."""
-    with run_demo_gateway(0) as gateway:
-        tokens = {agent: create_token(gateway, agent, user, scopes) for agent, (user, scopes) in AGENTS.items()}
-        with keep_agents_busy(gateway.url, tokens, _PAUSE_SECONDS):
-            if surprises := take_tour(gateway, has_person=False):
-                raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
-            found = json.loads(_run_deputize(gateway.folder, "audit", "search", "--tool", "customers.delete", "--json"))
-            call_id, link = str(found["entries"][0]["entry"]["call"]), str(gateway.events["ready"][-1]["console"])
-            return asyncio.run(photograph_console(link, gateway.url, call_id, profile))
+    with run_demo_gateway(0) as gateway, keep_agents_busy(gateway.url, create_tokens(gateway), _PAUSE_SECONDS):
+        if surprises := take_tour(gateway, has_person=False):
+            raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
+        found = json.loads(_run_deputize(gateway.folder, "audit", "search", "--tool", "customers.delete", "--json"))
+        call_id, link = str(found["entries"][0]["entry"]["call"]), str(gateway.events["ready"][-1]["console"])
+        return asyncio.run(photograph_console(link, gateway.url, call_id, profile))
 
 
 async def photograph_console(link: str, root: str, call_id: str, profile: Path) -> dict[str, bytes]:

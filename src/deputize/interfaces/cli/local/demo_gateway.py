@@ -28,11 +28,11 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _CHECKOUT_SECONDS = 5.0
 _MAX_OUTPUT_LINES = 20
-# Each agent, the person it acts for, and the scopes of its token.
+# Each agent, the person who delegates to it, the task, and the scope.
 AGENTS = {
-    "support-bot": ("eva", ("orders:write",)),
-    "cleanup-bot": ("ben", ("customers:delete",)),
-    "scraper-bot": ("mallory", ("customers:export",)),
+    "support-bot": ("eva", "answer customers", "orders:write"),
+    "cleanup-bot": ("ben", "tidy up old customers", "customers:delete"),
+    "scraper-bot": ("mallory", "prepare a mailing", "customers:export"),
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json, printer
 
 if TYPE_CHECKING:
@@ -148,19 +149,20 @@ def demo(
     """Show a gateway at work: a shop, three agents, and a tour of six stations. Nothing is left behind."""
     # Its client takes a fifth of a second to import, which other commands would pay for.
     from deputize.core.settings.urls import CALLS_PAGE_PATH
-    from deputize.interfaces.cli.local.demo_gateway import AGENTS, keep_agents_busy, run_demo_gateway
+    from deputize.interfaces.cli.local.demo_gateway import keep_agents_busy, run_demo_gateway
 
     has_person = not headless and not json and sys.stdin.isatty()
     # As Ctrl-C does, SIGTERM ends the gateway and deletes the folder.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     surprises: list[str] = []
     with suppress(KeyboardInterrupt), ExitStack() as stack:
-        with printer.spinner("Starting a database, a gateway and three agents"):
+        with printer.spinner("Starting a database and a gateway"):
             gateway = stack.enter_context(run_demo_gateway(port))
-            tokens = {agent: create_token(gateway, agent, user, scopes) for agent, (user, scopes) in AGENTS.items()}
         link = str(gateway.events["ready"][-1].get("console", f"{gateway.url}/console"))
         printer.event("demo", {"folder": str(gateway.folder), "url": gateway.url, "console": link}, f"Shop: {link}")
         printer.line(f"  Its files, and where to type commands of your own: cd {gateway.folder}")
+        with printer.spinner("Delegating to three agents"):
+            tokens = create_tokens(gateway)
         stack.enter_context(keep_agents_busy(gateway.url, tokens, _PAUSE if has_person else _HEADLESS_PAUSE))
         if has_person:
             webbrowser.open(link)
@@ -176,12 +178,19 @@ def demo(
         raise CommandExit(EXIT_FAILED)
 
 
-def create_token(gateway: "DemoGateway", agent: str, user: str, scopes: tuple[str, ...]) -> str:
-    """Create an agent's token, and leave it in the folder for the commands of the tour."""
-    options = " ".join(f"--scope {scope}" for scope in scopes)
-    result = _run_typed(gateway, f"deputize token --user {user} --agent {agent} {options}")
-    (gateway.folder / f"{agent}.token").write_text(result.stdout)
-    return result.stdout.strip()
+def create_tokens(gateway: "DemoGateway") -> dict[str, str]:
+    """Delegate to each agent, and leave its token in the folder for the commands of the tour."""
+    from deputize.interfaces.cli.local.demo_gateway import AGENTS
+
+    tokens = {}
+    for agent, (user, task, scope) in AGENTS.items():
+        person_token = f'"$(deputize token --user {user} --scope {scope})"'
+        result = _run_typed(gateway, f"deputize token exchange --agent {agent} --task '{task}' --token {person_token}")
+        if result.returncode:
+            raise ConfigError(f"{user} could not delegate to {agent}: {result.stderr}")
+        (gateway.folder / f"{agent}.token").write_text(result.stdout)
+        tokens[agent] = result.stdout.strip()
+    return tokens
 
 
 def take_tour(gateway: "DemoGateway", *, has_person: bool) -> list[str]:
