@@ -21,7 +21,7 @@ from pydantic_settings import (
 
 from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
 from deputize.core.settings.base import SettingsSection
-from deputize.core.settings.builtin import BuiltinSettings, FilesSettings, SqlSettings
+from deputize.core.settings.builtin import BuiltinSettings, FilesSettings, GitSettings, SqlSettings
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
 from deputize.core.settings.events import EventSettings, EventSinkSettings
@@ -51,6 +51,7 @@ __all__ = [
     "EventSettings",
     "EventSinkSettings",
     "FilesSettings",
+    "GitSettings",
     "GrpcSettings",
     "HookSettings",
     "IdentitySettings",

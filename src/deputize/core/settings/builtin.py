@@ -48,8 +48,23 @@ class SqlSettings(SettingsSection):
     )
 
 
+class GitSettings(SettingsSection):
+    """The tools `git.*`. They need git 2.35 or newer."""
+
+    repository: Path = Field(
+        description="The repository that agents read, and begin branches of their own from. Its configuration, hooks "
+        "and attributes are not used, and its checkout is never changed."
+    )
+    remote: Path | None = Field(
+        None,
+        description="Folder of the repository that approved pushes hand `agent/…` branches to; by default, "
+        "`repository` itself.",
+    )
+
+
 class BuiltinSettings(SettingsSection):
     """Tools that come with the gateway; each is off without its table."""
 
     files: FilesSettings | None = Field(None, description="Reading and changing files.")
+    git: GitSettings | None = Field(None, description="Reading a repository, and working on branches of it.")
     sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL database.")

@@ -74,8 +74,8 @@ DigestOrAbsent = Annotated[
     ),
 ]
 ChangeId = Annotated[str, Field(description="The change to take back, from its result.", pattern=CHANGE_PATTERN)]
-_EXAMPLE_DIGEST: Final = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-_EXAMPLE_CHANGE: Final = "0" * 32
+EXAMPLE_DIGEST: Final = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+EXAMPLE_CHANGE: Final = "0" * 32
 
 _READS: Final[ToolOptions] = {
     "namespace": "files", "version": "1.0.0", "kind": "file_operation", "provider": "deputize", "open_world": False,
@@ -113,7 +113,7 @@ class ChangedFile:
     after_sha256: str
 
 
-def _name_plainly(function: Function) -> Function:
+def name_plainly(function: Function) -> Function:
     """Name a function as if it were one of the module, so that its address in contracts stays when it is moved."""
     function.__qualname__ = function.__name__
     return function
@@ -124,32 +124,32 @@ def declare_tools(path: Path, *, has_openat2: bool | None = None) -> tuple[Calla
     """Declare the tools of a folder, once. Raise OSError or ValueError if it cannot be used."""
     folder = Folder(path, has_openat2=has_openat2)
     changes = Changes(folder)
-    previews = _Previews(folder, changes)
+    previews = Previews(folder, changes)
     reads = (*_declare_reads(folder), *_declare_searches(folder))
     return (*reads, *_declare_writes(changes, previews), *_declare_removals(changes, previews))
 
 
 def _declare_reads(folder: Folder) -> tuple[Callable[..., Any], ...]:
     @tool(effects="read", examples=[{"path": "src/main.py"}], **_READS)
-    @_name_plainly
+    @name_plainly
     def read(path: FilePath, offset: Offset = 0, limit: PageLimit = 65_536) -> reading.FilePage:
         """Read a file, or a part of a long one; the digest is what a later change expects."""
         return reading.read_page(folder, path, offset, limit)
 
     @tool(effects="read", examples=[{"path": "src"}], **_READS)
-    @_name_plainly
+    @name_plainly
     def list(path: AnyPath = ROOT, offset: Offset = 0, limit: Limit = 200) -> reading.Listing:
         """List what is in a folder, without what is below its folders."""
         return reading.list_entries(folder, path, offset, limit)
 
     @tool(effects="read", examples=[{"path": "src/main.py"}], **_READS)
-    @_name_plainly
+    @name_plainly
     def metadata(path: AnyPath) -> reading.Metadata:
         """Read what a path is: its kind, size, time, mode and digest."""
         return reading.read_metadata(folder, path)
 
     @tool(effects="read", examples=[{"path": "src/main.py", "to": "src/main_old.py"}], **_READS)
-    @_name_plainly
+    @name_plainly
     def diff(path: FilePath, to: OtherPath) -> reading.Difference:
         """Compare two files, as a unified diff."""
         return reading.compare_files(folder, path, to)
@@ -159,13 +159,13 @@ def _declare_reads(folder: Folder) -> tuple[Callable[..., Any], ...]:
 
 def _declare_searches(folder: Folder) -> tuple[Callable[..., Any], ...]:
     @tool(effects="read", examples=[{"glob": "*.py"}], **_READS)
-    @_name_plainly
+    @name_plainly
     def search(glob: Glob, path: AnyPath = ROOT, limit: Limit = 200) -> reading.FoundPaths:
         """Find files and folders by their names."""
         return reading.search_names(folder, path, glob, limit)
 
     @tool(effects="read", examples=[{"pattern": "TODO", "glob": "*.py"}], **_READS)
-    @_name_plainly
+    @name_plainly
     def search_content(
         pattern: Expression, path: AnyPath = ROOT, glob: Glob = "*", ignore_case: IgnoresCase = False,
         limit: Limit = 100,
@@ -176,14 +176,14 @@ def _declare_searches(folder: Folder) -> tuple[Callable[..., Any], ...]:
     return search, search_content
 
 
-def _declare_writes(changes: Changes, previews: "_Previews") -> tuple[Callable[..., Any], ...]:
+def _declare_writes(changes: Changes, previews: "Previews") -> tuple[Callable[..., Any], ...]:
     @tool(
         effects="write",
         preview=previews.write,
         examples=[{"path": "notes.txt", "content": "Bring milk.\n", "expected_sha256": ABSENT}],
         **_build_change_options("update files/{path}"),
     )
-    @_name_plainly
+    @name_plainly
     def write(
         path: FilePath,
         content: Content,
@@ -192,65 +192,73 @@ def _declare_writes(changes: Changes, previews: "_Previews") -> tuple[Callable[.
         encoding: Encoding = "utf-8",
     ) -> ChangedFile:
         """Write a whole file, if it still is as you read it; folders that it needs are created."""
-        change = _identify(context)
-        return _describe(
+        change = identify_change(context)
+        return describe_change(
             change,
-            changes.put(change, path, _decode(content, encoding), expected_sha256, seconds_left=context.seconds_left),
+            changes.put(
+                change, path, decode_content(content, encoding), expected_sha256, seconds_left=context.seconds_left
+            ),
         )
 
     @tool(
         effects="write",
         preview=previews.restore,
-        examples=[{"path": "a.txt", "to": "a.txt", "change": _EXAMPLE_CHANGE}],
+        examples=[{"path": "a.txt", "to": "a.txt", "change": EXAMPLE_CHANGE}],
         # The other way round: a move that was taken back is a move from `to`.
         **_build_change_options("update files/{path}", "update files/{to}", path="to", to="path"),
     )
-    @_name_plainly
+    @name_plainly
     def restore(path: FilePath, to: RestoredPath, change: ChangeId, context: ToolContext) -> ChangedFile:
         """Take back a change of a file, if nobody changed the file since."""
-        own_change = _identify(context)
-        return _describe(own_change, changes.restore(own_change, path, to, change, seconds_left=context.seconds_left))
+        own_change = identify_change(context)
+        return describe_change(
+            own_change, changes.restore(own_change, path, to, change, seconds_left=context.seconds_left)
+        )
 
     return write, restore
 
 
-def _declare_removals(changes: Changes, previews: "_Previews") -> tuple[Callable[..., Any], ...]:
+def _declare_removals(changes: Changes, previews: "Previews") -> tuple[Callable[..., Any], ...]:
     @tool(
         effects="write",
         preview=previews.move,
-        examples=[{"path": "a.txt", "to": "old/a.txt", "expected_sha256": _EXAMPLE_DIGEST}],
+        examples=[{"path": "a.txt", "to": "old/a.txt", "expected_sha256": EXAMPLE_DIGEST}],
         **_build_change_options("delete files/{path}", "create files/{to}", to="to"),
     )
-    @_name_plainly
+    @name_plainly
     def move(path: FilePath, to: OtherPath, expected_sha256: Digest, context: ToolContext) -> ChangedFile:
         """Give a file another path, at which there is nothing, if the file still is as you read it."""
-        change = _identify(context)
-        return _describe(change, changes.move(change, path, to, expected_sha256, seconds_left=context.seconds_left))
+        change = identify_change(context)
+        return describe_change(
+            change, changes.move(change, path, to, expected_sha256, seconds_left=context.seconds_left)
+        )
 
     @tool(
         effects="destructive",
         preview=previews.delete,
-        examples=[{"path": "a.txt", "expected_sha256": _EXAMPLE_DIGEST}],
+        examples=[{"path": "a.txt", "expected_sha256": EXAMPLE_DIGEST}],
         **_build_change_options("delete files/{path}"),
     )
-    @_name_plainly
+    @name_plainly
     def delete(path: FilePath, expected_sha256: Digest, context: ToolContext) -> ChangedFile:
         """Delete a file, if it still is as you read it; it is kept until many later changes were made."""
-        change = _identify(context)
-        return _describe(change, changes.remove(change, path, expected_sha256, seconds_left=context.seconds_left))
+        change = identify_change(context)
+        return describe_change(change, changes.remove(change, path, expected_sha256, seconds_left=context.seconds_left))
 
     return move, delete
 
 
-class _Previews:
-    """What changes would do, as approvers see it."""
+class Previews:
+    """What changes would do, as approvers see it. `prefix` stands before each path in the names of resources."""
 
-    def __init__(self, folder: Folder, changes: Changes) -> None:
+    def __init__(self, folder: Folder, changes: Changes, resource: str = "files", prefix: str = "") -> None:
         self._folder = folder
         self._changes = changes
+        self._resource = resource
+        self._prefix = prefix
 
     def write(self, path: str, content: str, expected_sha256: str, encoding: str = "utf-8") -> Preview:
-        return self._preview(path, _decode(content, encoding), expected_sha256)
+        return self._preview(path, decode_content(content, encoding), expected_sha256)
 
     def delete(self, path: str, expected_sha256: str) -> Preview:
         return self._preview(path, None, expected_sha256)
@@ -259,8 +267,8 @@ class _Previews:
         digest, target_digest = self._read(path)[0], self._read(to)[0]
         return Preview(
             changes=[
-                {"resource": "files", "op": "delete", "scope": path[:240], "before": digest},
-                {"resource": "files", "op": "create", "scope": to[:240], "after": expected_sha256},
+                {"resource": self._resource, "op": "delete", "scope": self._locate(path), "before": digest},
+                {"resource": self._resource, "op": "create", "scope": self._locate(to), "after": expected_sha256},
             ],
             preconditions=[
                 _expect(path, digest, expected_sha256),
@@ -286,7 +294,7 @@ class _Previews:
         return Preview(
             changes=[
                 {
-                    "resource": "files", "op": op, "scope": path[:240],
+                    "resource": self._resource, "op": op, "scope": self._locate(path),
                     "before": None if before is None else {"sha256": digest, "bytes": len(before)},
                     "after": None if after is None else {"bytes": len(after)},
                 }
@@ -295,6 +303,9 @@ class _Previews:
             # As lines, which people read below each other.
             impact={"diff": reading.build_diff(path, path, before, after).split("\n")},
         )  # fmt: skip
+
+    def _locate(self, path: str) -> str:
+        return f"{self._prefix}{path}"[:240]
 
     def _read(self, path: str) -> tuple[str, bytes | None]:
         """Read a file and its digest; a file in a folder that does not exist yet is absent, too."""
@@ -306,7 +317,7 @@ def _expect(path: str, digest: str, expected: str) -> dict[str, Any]:
     return {"name": f"{path} is as expected"[:120], "holds": digest == expected, "detail": detail}
 
 
-def _decode(content: str, encoding: str) -> bytes:
+def decode_content(content: str, encoding: str) -> bytes:
     if encoding == "utf-8":
         return content.encode()
     try:
@@ -315,11 +326,11 @@ def _decode(content: str, encoding: str) -> bytes:
         raise SemanticViolation("content is not base64: send encoding utf-8 for text") from error
 
 
-def _identify(context: ToolContext) -> str:
+def identify_change(context: ToolContext) -> str:
     return derive_change_id(context.tenant, context.key or context.call_id)
 
 
-def _describe(change: str, record: ChangeRecord) -> ChangedFile:
+def describe_change(change: str, record: ChangeRecord) -> ChangedFile:
     return ChangedFile(
         change=change, path=record.path, to=record.to or None, before_sha256=record.before, after_sha256=record.after
     )

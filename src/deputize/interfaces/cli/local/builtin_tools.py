@@ -10,16 +10,19 @@ from typing import Any
 
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
-from deputize.core.settings import SETTINGS_FILE, FilesSettings, Settings, SqlSettings
+from deputize.core.settings import SETTINGS_FILE, FilesSettings, GitSettings, Settings, SqlSettings
 from deputize.interfaces.cli.local.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.tools.files.declarations import declare_tools
+from deputize.tools.git.declarations import declare_tools as declare_git_tools
 
 
 def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Path) -> None:
-    """Add the tools, or a refusal that says why their folder or database cannot be used."""
+    """Add the tools, or a refusal that says why their folder, repository or database cannot be used."""
     if settings.builtin.files is not None:
         _add_files(project_tools, settings.builtin.files, settings, base)
+    if settings.builtin.git is not None:
+        _add_git(project_tools, settings.builtin.git, base / settings.folder, base)
     if settings.builtin.sql is not None:
         _add_sql(project_tools, settings.builtin.sql)
 
@@ -38,6 +41,19 @@ def _add_files(project_tools: ProjectTools, files: FilesSettings, settings: Sett
         advice = "name another folder, or create it"
     refusal = f"folder {files.folder} cannot be used: {reason}; {advice}"
     project_tools.refusals.append(Refusal(what="[builtin.files]", file=str(SETTINGS_FILE), reasons=(refusal,)))
+
+
+def _add_git(project_tools: ProjectTools, git: GitSettings, folder: Path, base: Path) -> None:
+    remote = None if git.remote is None else (base / git.remote).resolve()
+    try:
+        for function in declare_git_tools((base / git.repository).resolve(), (folder / "git").resolve(), remote):
+            add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+        return
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    names = f"repository {git.repository}" + ("" if git.remote is None else f" or remote {git.remote}")
+    refusal = f"{names} cannot be used: {reason}"
+    project_tools.refusals.append(Refusal(what="[builtin.git]", file=str(SETTINGS_FILE), reasons=(refusal,)))
 
 
 def _add_sql(project_tools: ProjectTools, sql: SqlSettings) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from deputize.core.settings import SETTINGS_FILE, FilesSettings, McpServerSettings, Settings
+from deputize.core.settings import SETTINGS_FILE, FilesSettings, GitSettings, McpServerSettings, Settings
 
 
 def find_exposure(folder: Path, base: Path, settings: Settings) -> str | None:
@@ -32,7 +32,7 @@ def _list_paths(section: BaseModel, base: Path) -> Iterator[Path]:
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, Path):
                 yield base / each
-            elif isinstance(each, BaseModel) and not isinstance(each, FilesSettings | McpServerSettings):
+            elif isinstance(each, BaseModel) and not isinstance(each, FilesSettings | GitSettings | McpServerSettings):
                 yield from _list_paths(each, base)
 
 

@@ -1,0 +1,201 @@
+"""The tools of a repository are governed like any other: over HTTP, with rules on branches, previews and undo."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deputize.core.settings import PolicySettings, Settings
+from deputize.core.settings.builtin import BuiltinSettings, GitSettings
+from deputize.interfaces.cli.local.project_gateway import load_project
+from tests.integration.conftest import HttpGateway, serve_gateway
+from tests.support.git_traps import Ground, make_ground
+from tests.support.policies import OPEN_POLICY
+
+pytestmark = [pytest.mark.requirement("EXE-4"), pytest.mark.requirement("GOV-4")]
+
+NO_RELEASES = """
+@id("no-releases")
+forbid (principal, action == Action::"call", resource in Namespace::"git")
+when { resource.effects != "read" && context.facts has branch && context.facts.branch like "agent/release*" };
+
+@id("no-pipelines")
+forbid (principal, action == Action::"call", resource in Namespace::"git")
+when { resource.effects != "read" && context.facts has path && context.facts.path like ".github/*" };
+"""
+SCOPES = ("git:read", "git:write", "git:push")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitGateway:
+    gateway: HttpGateway
+    ground: Ground
+
+    async def call(self, tool: str, *, dry_run: bool = False, **arguments: Any) -> dict[str, Any]:
+        key = None if dry_run else uuid.uuid4().hex
+        token = self.gateway.token(scopes=SCOPES)
+        answer = await self.gateway.call(f"git.{tool}", arguments, token=token, dry_run=dry_run, key=key)
+        envelope: dict[str, Any] = answer.json()
+        return envelope
+
+    async def get_result(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        envelope = await self.call(tool, **arguments)
+        assert envelope["state"] == "succeeded", envelope
+        result: dict[str, Any] = envelope["result"]
+        return result
+
+    async def undo(self, call_id: str) -> dict[str, Any]:
+        """Take a call back, and return the step that did it."""
+        token = self.gateway.token(scopes=(*SCOPES, "deputize:undo"))
+        plan = (await self.gateway.post("/v1/undo/plan", {"call_id": call_id}, token=token)).json()
+        body = {"call_id": call_id, "digest": plan["digest"]}
+        done = (await self.gateway.post("/v1/undo", body, token=token)).json()
+        (step,) = done["made"]
+        made: dict[str, Any] = step
+        return made
+
+
+def load_settings(repository: Path, remote: Path | None = None) -> Settings:
+    return Settings(builtin=BuiltinSettings(git=GitSettings(repository=repository, remote=remote)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def git(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GitGateway]:
+    folder = tmp_path_factory.mktemp("project")
+    ground = make_ground(tmp_path_factory.mktemp("ground") / "clean")
+    policy_file = folder / "git.cedar"
+    policy_file.write_text(OPEN_POLICY + NO_RELEASES)
+    project_tools = load_project(load_settings(ground.repository), folder)
+    assert not project_tools.refusals
+
+    def use_policies(settings: Settings) -> Settings:
+        return settings.model_copy(update={"policy": PolicySettings(files=(str(policy_file),))})
+
+    options = {"tools": tuple(project_tools.tools)}
+    async with serve_gateway(module_database, folder, change=use_policies, gateway_options=options) as gateway:
+        yield GitGateway(gateway=gateway, ground=ground)
+
+
+async def test_an_afternoon_on_a_branch_is_undone_call_by_call(git: GitGateway) -> None:
+    begun = await git.call("start", branch="agent/one", ref="main")
+    head = begun["result"]["head"]
+    page = await git.get_result("read", branch="agent/one", path="a.txt")
+    written = await git.call(
+        "write", branch="agent/one", path="a.txt", content="new\n", expected_sha256=page["sha256"]
+    )  # fmt: skip
+    status = await git.get_result("status", branch="agent/one")
+    assert status["changes"] == [{"path": "a.txt", "change": "modified"}]
+    made = await git.call("commit", branch="agent/one", message="Renew a", expected_head=head)
+    shown = await git.get_result("show", ref="agent/one")
+    assert "-one\n+new" in shown["diff"]["diff"]
+    assert shown["commit"]["parents"] == [head]
+    assert "On-behalf-of: ana\n" in shown["commit"]["message"]
+    for call in (made, written):
+        assert (await git.undo(call["call_id"]))["state"] == "succeeded"
+    assert (await git.get_result("status", branch="agent/one"))["changes"] == []
+    ended = await git.undo(begun["call_id"])
+    assert (await git.get_result("branches"))["agent_branches"] == []
+    await git.undo(ended["call_id"])
+    assert (await git.get_result("branches"))["agent_branches"] == [{"branch": "agent/one", "head": head}]
+    await git.get_result("drop", branch="agent/one", expected_head=head)
+    assert git.ground.git("status", "--porcelain") == ""
+
+
+async def test_a_commit_is_previewed_and_whoever_expects_another_head_loses_nothing(git: GitGateway) -> None:
+    head = (await git.get_result("start", branch="agent/two", ref="main"))["head"]
+    await git.get_result("write", branch="agent/two", path="n.txt", content="n\n", expected_sha256="absent")
+    arguments = {"branch": "agent/two", "message": "Add n", "expected_head": head}
+    told = await git.call("commit", dry_run=True, **arguments)
+    assert told["would"]["behavior"] == "run", told
+    assert told["preview"]["impact"]["files"] == ["added n.txt"]
+    assert "+n" in told["preview"]["impact"]["diff"]
+    first, second = await asyncio.gather(git.call("commit", **arguments), git.call("commit", **arguments))
+    states = sorted(each["state"] for each in (first, second))
+    assert states == ["failed", "succeeded"], (first, second)
+    failed = first if first["state"] == "failed" else second
+    assert failed["error"]["slug"] == "tool-conflict"
+    told = await git.call("commit", dry_run=True, **arguments)
+    assert told["state"] == "failed" or told["would"]["behavior"] == "refuse", told
+
+
+async def test_a_push_waits_for_a_person_whatever_the_rules_permit(git: GitGateway) -> None:
+    head = (await git.get_result("start", branch="agent/three", ref="main"))["head"]
+    told = await git.call("push", dry_run=True, branch="agent/three", expected_head=head)
+    assert told["would"]["behavior"] == "ask", told
+    waits = await git.call("push", branch="agent/three", expected_head=head)
+    assert waits["state"] == "pending_approval", waits
+    assert "agent/three" not in git.ground.git("branch", "--all")
+
+
+async def test_rules_see_branches_and_paths(git: GitGateway) -> None:
+    envelope = await git.call("start", branch="agent/release-2", ref="main")
+    assert envelope["state"] == "denied", envelope
+    await git.get_result("start", branch="agent/four", ref="main")
+    envelope = await git.call(
+        "write", branch="agent/four", path=".github/ci.yml", content="x", expected_sha256="absent"
+    )  # fmt: skip
+    assert envelope["state"] == "denied", envelope
+
+
+HOSTILE_BRANCHES = (
+    "main", "agent/", "agent/../main", "agent/x.lock", "refs/heads/main", "refs/heads/agent/x", "--force", "+agent/x",
+    "agent/x:refs/heads/main", "agent/x main", "agent/X", "agent/x\n", "agent/-x", "agent//x", "agent/x/../../main",
+)  # fmt: skip
+HOSTILE_REFS = (
+    "--output=/dev/shm/x", "-Oprogram", "--upload-pack=program", "main..other", "main^", "main~1", "main:a.txt",
+    ":/one", "main@{1}", "@{-1}", "HEAD^{tree}", "^main", "main --", "main\nother", "../main", "", "@", "stash@{0}",
+)  # fmt: skip
+HOSTILE_PATHS = (".git/config", "src/.git/hooks/x", "../x", "/etc/passwd", "src/../../x", ".GIT/config", "a\n", "")
+
+
+@pytest.mark.parametrize("branch", HOSTILE_BRANCHES)
+async def test_no_other_name_is_a_branch_of_an_agent(git: GitGateway, branch: str) -> None:
+    before = git.ground.git("for-each-ref")
+    for tool, arguments in {
+        "start": {"ref": "main"}, "push": {"expected_head": "0" * 40}, "status": {},
+        "drop": {"expected_head": "0" * 40},
+    }.items():  # fmt: skip
+        envelope = await git.call(tool, branch=branch, **arguments)
+        assert envelope["error"]["slug"] == "schema-violation", envelope
+    assert git.ground.git("for-each-ref") == before
+
+
+@pytest.mark.parametrize("ref", HOSTILE_REFS)
+async def test_a_ref_is_a_name_and_neither_an_option_nor_an_expression(git: GitGateway, ref: str) -> None:
+    for tool in ("log", "show", "diff"):
+        envelope = await git.call(tool, ref=ref)
+        assert envelope["state"] == "failed", envelope
+    assert not Path("/dev/shm/x").exists()
+
+
+@pytest.mark.parametrize("path", HOSTILE_PATHS)
+async def test_a_path_is_below_the_folder_of_the_branch(git: GitGateway, path: str) -> None:
+    for tool, arguments in {
+        "read": {"branch": "agent/two"}, "blame": {"ref": "main"}, "log": {"ref": "main"},
+        "write": {"branch": "agent/two", "content": "x", "expected_sha256": "absent"},
+    }.items():  # fmt: skip
+        envelope = await git.call(tool, path=path, **arguments)
+        assert envelope["state"] == "failed", envelope
+
+
+@pytest.mark.parametrize(
+    "remote",
+    ["ext::program", "--receive-pack=program", "ssh://-oProxyCommand=program/x", "file:///x", "https://x", "git://x"],
+)
+def test_a_remote_is_a_folder_and_no_transport(git: GitGateway, remote: str, tmp_path: Path) -> None:
+    project_tools = load_project(load_settings(git.ground.repository, Path(remote)), tmp_path)
+    (refusal,) = project_tools.refusals
+    assert (refusal.what, project_tools.tools) == ("[builtin.git]", [])
+    assert "there is no git repository" in refusal.reasons[0]
+
+
+def test_they_are_off_without_a_repository_and_refused_with_a_wrong_one(tmp_path: Path) -> None:
+    assert load_project(Settings(), tmp_path).tools == []
+    for path in (Path("none"), Path()):
+        (refusal,) = load_project(load_settings(path), tmp_path).refusals
+        assert f"repository {path} cannot be used" in refusal.reasons[0]
