@@ -38,7 +38,7 @@ class GitGateway:
 
     async def call(self, tool: str, *, dry_run: bool = False, **arguments: Any) -> dict[str, Any]:
         key = None if dry_run else uuid.uuid4().hex
-        token = self.gateway.token(scopes=SCOPES)
+        token = self.gateway.token(scopes=SCOPES, agent="bot")
         answer = await self.gateway.call(f"git.{tool}", arguments, token=token, dry_run=dry_run, key=key)
         envelope: dict[str, Any] = answer.json()
         return envelope
@@ -94,6 +94,7 @@ async def test_an_afternoon_on_a_branch_is_undone_call_by_call(git: GitGateway) 
     shown = await git.get_result("show", ref="agent/one")
     assert "-one\n+new" in shown["diff"]["diff"]
     assert shown["commit"]["parents"] == [head]
+    assert shown["commit"]["author"] == "bot"
     assert "On-behalf-of: ana\n" in shown["commit"]["message"]
     for call in (made, written):
         assert (await git.undo(call["call_id"]))["state"] == "succeeded"
@@ -128,7 +129,7 @@ async def test_a_push_waits_for_a_person_whatever_the_rules_permit(git: GitGatew
     told = await git.call("push", dry_run=True, branch="agent/three", expected_head=head)
     assert told["would"]["behavior"] == "ask", told
     waits = await git.call("push", branch="agent/three", expected_head=head)
-    assert waits["state"] == "pending_approval", waits
+    assert waits["state"] == "awaiting_approval", waits
     assert "agent/three" not in git.ground.git("branch", "--all")
 
 
@@ -142,6 +143,7 @@ async def test_rules_see_branches_and_paths(git: GitGateway) -> None:
     assert envelope["state"] == "denied", envelope
 
 
+REFUSED = ("schema-violation", "semantic-violation", "tool-precondition")
 HOSTILE_BRANCHES = (
     "main", "agent/", "agent/../main", "agent/x.lock", "refs/heads/main", "refs/heads/agent/x", "--force", "+agent/x",
     "agent/x:refs/heads/main", "agent/x main", "agent/X", "agent/x\n", "agent/-x", "agent//x", "agent/x/../../main",
@@ -169,7 +171,7 @@ async def test_no_other_name_is_a_branch_of_an_agent(git: GitGateway, branch: st
 async def test_a_ref_is_a_name_and_neither_an_option_nor_an_expression(git: GitGateway, ref: str) -> None:
     for tool in ("log", "show", "diff"):
         envelope = await git.call(tool, ref=ref)
-        assert envelope["state"] == "failed", envelope
+        assert envelope["error"]["slug"] in REFUSED, envelope
     assert not Path("/dev/shm/x").exists()
 
 
@@ -180,7 +182,7 @@ async def test_a_path_is_below_the_folder_of_the_branch(git: GitGateway, path: s
         "write": {"branch": "agent/two", "content": "x", "expected_sha256": "absent"},
     }.items():  # fmt: skip
         envelope = await git.call(tool, path=path, **arguments)
-        assert envelope["state"] == "failed", envelope
+        assert envelope["error"]["slug"] in REFUSED, envelope
 
 
 @pytest.mark.parametrize(

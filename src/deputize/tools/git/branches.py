@@ -23,7 +23,7 @@ import orjson
 from deputize import ToolConflict, ToolFailed, ToolPrecondition
 from deputize.tools.files.folder import RESERVED_NAME, Folder
 from deputize.tools.git.process import ATTRIBUTES, CONFIG, Deadline, GitFailed, GitOutput, find_program, run_git
-from deputize.tools.git.repository import AGENT_PREFIX, Refs, Repository
+from deputize.tools.git.repository import AGENT_PREFIX, Refs, Repository, require_agent_branch
 
 NO_COMMIT: Final = "0" * 40
 # Ends the message of each commit, so that a call that is repeated after a crash finds what it did.
@@ -226,6 +226,12 @@ class Branches:
         with self.open_branch(name, deadline) as branch:
             _require_head(branch, expected)
             before = self.read_remote_head(name, deadline)
+            if before != NO_COMMIT and not self._is_ancestor(before, expected, deadline):
+                raise ToolConflict(
+                    f"{name} was not pushed: the branch there has commits that yours does not, and is never "
+                    "overwritten. Start a new branch",
+                    details={"remote_head": before},
+                )
             if before != expected:
                 self.remote.hand_over(self._data / "remote", self.store, name, deadline)
             return BranchMove(branch=name, before=before, head=expected)
@@ -288,7 +294,7 @@ class Branches:
     def _hold(self, name: str, deadline: Deadline) -> Iterator[Path]:
         """Wait until no other call works on a branch, and remove the locks of those that were killed."""
         self._prepare()
-        place = self._data / "branches" / name.removeprefix(AGENT_PREFIX)
+        place = self._data / "branches" / require_agent_branch(name)
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -356,9 +362,10 @@ class Branches:
         try:
             self.git("merge-base", "--is-ancestor", commit, other, deadline=deadline)
         except GitFailed as error:
-            if error.status == 1:
+            # Also for a commit that is unknown here.
+            if error.status is not None:
                 return False
-            raise ToolPrecondition(f"there is no commit {commit}: git.log lists those of a branch") from error
+            raise
         return True
 
 

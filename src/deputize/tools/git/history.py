@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deputize import ToolPrecondition
-from deputize.tools.files.folder import ROOT
+from deputize.tools.files.folder import ROOT, split_path
 from deputize.tools.git.branches import Branches, ChangedPath, OpenBranch
 from deputize.tools.git.process import Deadline, GitFailed
 
@@ -195,7 +195,13 @@ def blame_lines(branches: Branches, commit: str, path: str, offset: int, limit: 
     """Tell which commit wrote each line of a file."""
     try:
         output = branches.git(
-            "blame", "--line-porcelain", f"-L{offset + 1},+{limit + 1}", commit, "--", path, deadline=deadline
+            "blame",
+            "--line-porcelain",
+            f"-L{offset + 1},+{limit + 1}",
+            commit,
+            "--",
+            *_select_paths(path),
+            deadline=deadline,
         )
     except GitFailed as error:
         if error.status is None:
@@ -217,7 +223,7 @@ def blame_lines(branches: Branches, commit: str, path: str, offset: int, limit: 
 
 
 def _select_paths(path: str) -> tuple[str, ...]:
-    return () if path == ROOT else (path,)
+    return ("/".join(split_path(path)),) if path != ROOT else ()
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deputize import ToolConflict, ToolPrecondition
+from deputize import SemanticViolation, ToolPrecondition
 from deputize.tools.git.process import CONFIG, Deadline, GitFailed, run_git
 
 AGENT_PREFIX: Final = "agent/"
@@ -23,6 +23,7 @@ MAX_BRANCH: Final = 80
 REF_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_+-]*(?:[./][A-Za-z0-9_+-]+)*$"
 MAX_REF: Final = 200
 COMMIT_PATTERN: Final = r"^[0-9a-f]{40}$"
+_BRANCH: Final = re.compile(BRANCH_PATTERN)
 _COMMIT: Final = re.compile(COMMIT_PATTERN)
 _SYMBOLIC: Final = re.compile(r"ref: refs/heads/([^\s\x00-\x1f]{1,200})\s*")
 _MAX_REFS: Final = 20_000
@@ -109,9 +110,8 @@ class Repository:
         return view
 
     def hand_over(self, view: Path, store: Path, branch: str, deadline: Deadline) -> None:
-        """Bring an `agent/…` branch here, as its own commit or one that comes after the one that is here."""
-        if not branch.startswith(AGENT_PREFIX):
-            raise ToolPrecondition(f"{branch} is no branch of an agent: only agent/… branches are pushed")
+        """Bring a branch of an agent here. git refuses one that does not come after what is here by then."""
+        require_agent_branch(branch)
         try:
             self.require_plain()
         except ValueError as error:
@@ -121,16 +121,11 @@ class Repository:
         refspec = f"refs/heads/{branch}:refs/heads/{branch}"
         try:
             run_git(
-                self.program, view, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance",
+                self.program, view, "fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance",
                 "--no-recurse-submodules", "--no-prune", "--", str(store), refspec,
                 deadline=deadline, environment={"GIT_ALLOW_PROTOCOL": "file"},
             )  # fmt: skip
         except GitFailed as error:
-            if "non-fast-forward" in error.message or "rejected" in error.message:
-                raise ToolConflict(
-                    f"{branch} was not pushed: the branch there has commits that yours does not; it is never "
-                    "overwritten. Start a new branch"
-                ) from error
             raise error.replace(nothing_happened=error.status is not None) from error
 
     def _read_head(self) -> str:
@@ -152,6 +147,15 @@ class Repository:
             reason = _UNREADABLE.get(name) if section == "extensions" else None
             if reason is not None and value not in ("sha1", "files", "false"):
                 raise ValueError(f"config line {number} ({line[:100]!r}): {reason}")
+
+
+def require_agent_branch(name: str) -> str:
+    """Return the name of a branch without its prefix; raise `SemanticViolation` if it is no branch of an agent."""
+    if len(name) > MAX_BRANCH or _BRANCH.fullmatch(name) is None:
+        raise SemanticViolation(
+            f"{name[:100]} is no branch of an agent: write agent/ and a name, as in agent/fix-login"
+        )
+    return name.removeprefix(AGENT_PREFIX)
 
 
 def _find_git_dir(path: Path) -> Path:
