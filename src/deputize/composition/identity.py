@@ -71,8 +71,9 @@ def build_console_access(
         )
     # Agents can read a development folder and could forge sessions with its key: there, the key is in memory only.
     root = runtime.clock.random_bytes(KEY_BYTES) if development else runtime.keys.derive_shared_key("console sessions")
-    # Any change of the issuer's or the client's settings ends every session.
-    issued_for = f"{console_settings.client_id}\0{'' if issuer is None else issuer.model_dump_json()}"
+    # Any change of the issuer's, the client's or the groups' settings ends every session.
+    group_settings = console_settings.model_dump_json(include={"groups"}) if console_settings.groups else ""
+    issued_for = f"{console_settings.client_id}\0{'' if issuer is None else issuer.model_dump_json()}{group_settings}"
     return ConsoleAccess(
         runtime, SessionSealer(root, runtime.clock, issued_for=issued_for), sign_in, by_code, complete_caller
     )

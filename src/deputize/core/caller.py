@@ -10,7 +10,10 @@ from deputize.core.subject import AGENT_PREFIX, build_subject, qualify_subject
 ADMIN_SCOPE = "deputize:admin"
 # Two people with this scope can override a missing approval in an emergency.
 BREAK_GLASS_SCOPE = "deputize:break-glass"
-# Reads the audit of the tenant, and does nothing else.
+# Cancels calls, sets kill switches and resolves human tasks of the tenant, and reads what an auditor reads.
+OPERATE_SCOPE = "deputize:operate"
+# Reads the tenant: its audit, calls, policies, switches, agents and servers, but neither arguments nor results. Changes
+# nothing.
 AUDIT_SCOPE = "deputize:audit"
 # Takes back what calls did, for people only: no agent undoes.
 UNDO_SCOPE = "deputize:undo"
@@ -157,9 +160,14 @@ class Caller:
         return ADMIN_SCOPE in self.scopes
 
     @property
+    def can_operate(self) -> bool:
+        """True if the caller may cancel calls, set kill switches and resolve human tasks of the whole tenant."""
+        return self.is_admin or OPERATE_SCOPE in self.scopes
+
+    @property
     def is_auditor(self) -> bool:
         """True if the caller may read the audit entries of the whole tenant."""
-        return self.is_admin or AUDIT_SCOPE in self.scopes
+        return self.can_operate or AUDIT_SCOPE in self.scopes
 
     def is_maker_of(self, user: str, agent_key: str) -> bool:
         """Tell whether a stored call is this caller's. A user made all calls of their agents; an agent made only those

@@ -7,7 +7,7 @@ so that a batch committed under newer epochs is decided again.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deputize.core.caller import ADMIN_SCOPE, RECONCILER_ISSUER, Caller, Epochs
+from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, OPERATE_SCOPE, RECONCILER_ISSUER, Caller, Epochs
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.decision import Decision
 from deputize.core.errors import ScopeMissing, ToolNotFound, VersionNotInCapability
@@ -20,6 +20,8 @@ CAPABILITIES_RULE = "token-tools"
 CEILING_RULE = "grant-ceiling"
 CONSTRAINTS_RULE = "grant-constraints"
 ADMIN_RULE = "admin-scope"
+OPERATE_RULE = "operate-scope"
+AUDIT_RULE = "audit-scope"
 CONSOLE_TOKEN_RULE = "console-token"
 # Not a token rule: the gateway itself queries the status of a call with an UNKNOWN outcome, with this one read tool.
 RECONCILIATION_RULE = "reconciliation"
@@ -117,6 +119,36 @@ def _require_capability(caller: Caller, contract: Contract, is_in_range: Callabl
 def require_full_admin(caller: Caller) -> None:
     """Require an administrator whose token is not limited to weaker effects than destructive ones."""
     require_admin(caller)
+    _require_unlimited(caller)
+
+
+def require_full_operator(caller: Caller) -> None:
+    """Require an operator or administrator whose token is not limited to weaker effects than destructive ones."""
+    if not caller.can_operate:
+        raise _build_missing_scope(OPERATE_SCOPE, OPERATE_RULE)
+    _require_unlimited(caller)
+
+
+def require_admin(caller: Caller) -> None:
+    """Require the administrator scope."""
+    if not caller.is_admin:
+        raise _build_missing_scope(ADMIN_SCOPE, ADMIN_RULE)
+
+
+def require_auditor(caller: Caller) -> None:
+    """Require a caller who may read the tenant: an auditor, an operator or an administrator."""
+    if not caller.is_auditor:
+        raise _build_missing_scope(AUDIT_SCOPE, AUDIT_RULE)
+
+
+def _build_missing_scope(scope: str, rule: str) -> ScopeMissing:
+    return ScopeMissing(
+        f"this needs the scope {scope}",
+        details={"missing_scopes": [scope], "required_scopes": [scope], "rule": rule},
+    )
+
+
+def _require_unlimited(caller: Caller) -> None:
     if caller.ceiling not in (None, Effects.DESTRUCTIVE):
         raise VersionNotInCapability(
             f"administration needs the effect destructive, but this token was delegated for at most {caller.ceiling}",
@@ -126,13 +158,4 @@ def require_full_admin(caller: Caller) -> None:
         raise VersionNotInCapability(
             "administration needs a token without constraints, because they apply to calls only",
             details={"rule": CONSTRAINTS_RULE},
-        )
-
-
-def require_admin(caller: Caller) -> None:
-    """Require the administrator scope."""
-    if not caller.is_admin:
-        raise ScopeMissing(
-            f"this needs the scope {ADMIN_SCOPE}",
-            details={"missing_scopes": [ADMIN_SCOPE], "required_scopes": [ADMIN_SCOPE], "rule": ADMIN_RULE},
         )

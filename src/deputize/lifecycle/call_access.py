@@ -2,7 +2,8 @@
 
 A user made the calls of all their agents, an agent those of its own delegation. And a token reaches only calls that it
 could make: of tools it may see, with effects up to its ceiling, and with the scopes that they need. An administrator
-reaches all calls of the tools that the token may see. A call out of reach is answered like one that is not there.
+reaches all calls of the tools that the token may see. An auditor reaches what is recorded of them, but neither their
+arguments nor their results. A call out of reach is answered like one that is not there.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,8 +20,13 @@ from deputize.lifecycle.recording.stored_call import is_recorded_maker
 from deputize.lifecycle.runtime import Runtime
 
 
-async def may_reach(runtime: Runtime, caller: Caller, row: asyncpg.Record) -> bool:
-    """Tell whether the caller may reach the call of a row, which has who made it, `tool`, `version` and class."""
+async def may_reach(runtime: Runtime, caller: Caller, row: asyncpg.Record, *, for_auditor: bool = False) -> bool:
+    """Tell whether the caller may reach the call of a row, which has who made it, `tool`, `version` and class.
+
+    `for_auditor` is for what is recorded of a call in the audit too: there, an auditor reaches everyone's.
+    """
+    if for_auditor and caller.is_auditor:
+        return is_tool_visible(caller, row["tool"])
     is_own = caller.is_admin or caller.is_maker_of(row["caller_user"], row["caller_agent"])
     return is_own and await is_within_token(runtime, caller, row["tool"], row["version"], row["mutation_class"])
 
@@ -54,7 +60,7 @@ async def may_read_entry(
     """Tell whether the caller may read an audit entry. A refusal tells why the token was not enough, and a decision or
     a command is the caller's own act: each is shown for every tool that the token may see.
 
-    `for_auditor` is for the search of the audit: there, an auditor reads the entries of everyone's calls.
+    `for_auditor` is for readers of the audit: there, an auditor reads the entries of everyone's calls.
     """
     is_auditor = for_auditor and caller.is_auditor
     if not (is_auditor or caller.is_admin or is_recorded_maker(caller, entry["caller"])):

@@ -19,7 +19,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
+from deputize.core.settings.approvals import (
+    ApprovalSettings,
+    ConsoleGroup,
+    ConsoleRole,
+    ConsoleSettings,
+    NotificationTarget,
+)
 from deputize.core.settings.base import SettingsSection
 from deputize.core.settings.builtin import BuiltinSettings, FilesSettings, GitSettings, SqlSettings
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
@@ -46,6 +52,8 @@ __all__ = [
     "BuiltinSettings",
     "ConsistencyRule",
     "ConsistencySource",
+    "ConsoleGroup",
+    "ConsoleRole",
     "ConsoleSettings",
     "DatabaseSettings",
     "EventSettings",

@@ -2,11 +2,14 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, OPERATE_SCOPE
 from deputize.core.settings.base import SettingsSection
+
+ConsoleRole = Literal["auditor", "operator", "administrator"]
 
 
 class NotificationTarget(SettingsSection):
@@ -55,6 +58,31 @@ class ApprovalSettings(SettingsSection):
         return steps
 
 
+class ConsoleGroup(SettingsSection):
+    """What the people of one group may see and do in the console, besides what concerns their own calls."""
+
+    group: str = Field(min_length=1, max_length=255, description="Name of the group, as ID tokens have it.")
+    role: ConsoleRole | None = Field(
+        None,
+        description="An auditor sees the tenant and changes nothing; an operator also cancels calls, sets kill "
+        "switches and resolves human tasks; an administrator does everything. Unset, the group has no role.",
+    )
+    scopes: tuple[Annotated[str, Field(min_length=1, max_length=120, pattern=r"^\S+$")], ...] = Field(
+        (),
+        description="Scopes of tools, with which its people retry and undo calls there; also `deputize:undo`, which "
+        "operators and administrators have.",
+    )
+    tenants: str = Field("*", description="Tenants whose group this is, as a glob.")
+
+    @model_validator(mode="after")
+    def _check_scopes(self) -> Self:
+        if not self.role and not self.scopes:
+            raise ValueError("name a role or scopes: without them the group gives nothing")
+        if roles := sorted({ADMIN_SCOPE, OPERATE_SCOPE, AUDIT_SCOPE}.intersection(self.scopes)):
+            raise ValueError(f"{', '.join(roles)} comes with a role: set role instead")
+        return self
+
+
 class ConsoleSettings(SettingsSection):
     """Web pages where people see and decide approval requests. In development, a code from the terminal opens them."""
 
@@ -69,3 +97,8 @@ class ConsoleSettings(SettingsSection):
         ("openid",), description="Scopes requested at sign-in; some issuers send groups only for an extra scope."
     )
     session_seconds: int = Field(900, ge=60, le=43_200, description="How long people stay signed in.")
+    groups: tuple[ConsoleGroup, ...] = Field(
+        (),
+        description="What each group may see and do. If any is set, groups alone give a role, and no claim of the ID "
+        "token does.",
+    )

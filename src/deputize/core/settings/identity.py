@@ -57,7 +57,7 @@ class IssuerSettings(SettingsSection):
     operator: bool = Field(
         False,
         description="People who signed in here a moment ago may change policies, tools, servers, switches and secrets, "
-        "if they have the scope `deputize:admin`.",
+        "if they have the scope `deputize:admin`; with `deputize:operate`, switches and human tasks.",
     )
     development: bool = Field(
         False, description="Marks the local issuer of `deputize dev`; `deputize serve` refuses to start with it."

@@ -21,7 +21,7 @@ _NO_GRANT = str(UUID(int=0))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GrantFilter:
-    """Which grants a caller may see and revoke.
+    """Which grants a caller may see, and revoke unless they only audit.
 
     A user sees their own grants and all that were derived from them, an administrator all. A delegation sees itself and
     what was derived from it, and so does an agent whose issuer made its token. A limited token sees no others.
@@ -32,8 +32,10 @@ class GrantFilter:
     root: str | None = None
 
     @classmethod
-    def for_caller(cls, caller: Caller) -> "GrantFilter":
-        if caller.is_admin and not caller.is_limited:
+    def for_caller(cls, caller: Caller, *, for_auditor: bool = False) -> "GrantFilter":
+        """Build the filter. `for_auditor` is for lists: there, an auditor sees all."""
+        sees_all = caller.is_admin or (for_auditor and caller.is_auditor)
+        if sees_all and not caller.is_limited:
             return cls()
         if caller.grants or caller.is_limited:
             return cls(user=caller.user, root=caller.grants[0] if caller.grants else _NO_GRANT)

@@ -9,19 +9,27 @@ import asyncio
 import base64
 import hashlib
 import hmac
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 import orjson
 
-from deputize.core.caller import Caller, compute_decision_cache_key
+from deputize.core.caller import (
+    ADMIN_SCOPE,
+    AUDIT_SCOPE,
+    OPERATE_SCOPE,
+    UNDO_SCOPE,
+    Caller,
+    compute_decision_cache_key,
+)
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem, SignInFailed, TokenMalformed, Unavailable
-from deputize.core.settings import ConsoleSettings, IdentitySettings, IssuerSettings
+from deputize.core.patterns import matches_glob
+from deputize.core.settings import ConsoleGroup, ConsoleRole, ConsoleSettings, IdentitySettings, IssuerSettings
 from deputize.govern.identity.claims import Claims, build_caller
 from deputize.govern.identity.oidc_discovery import Fetch, OidcEndpoints, find_endpoints, is_discoverable
 from deputize.govern.identity.token_verifier import TokenVerifier
@@ -35,6 +43,11 @@ _MAX_CONCURRENT_REQUESTS = 8
 _MAX_CODE_LENGTH = 4096
 # Claims that only ID tokens have; `build_person` checks the relevant ones.
 _ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
+_ROLE_SCOPES: Final[Mapping[ConsoleRole, frozenset[str]]] = {
+    "auditor": frozenset({AUDIT_SCOPE}),
+    "operator": frozenset({OPERATE_SCOPE, UNDO_SCOPE}),
+    "administrator": frozenset({ADMIN_SCOPE, UNDO_SCOPE}),
+}
 
 
 class PostForm(Protocol):
@@ -124,6 +137,7 @@ class OidcLogin:
             fallback_id=id_token.fallback_id,
             fresh_seconds=self._fresh_seconds,
             session_seconds=self._settings.session_seconds,
+            groups=self._settings.groups,
             now=self._clock.epoch_ms() / 1000,
             leeway=id_token.leeway,
         )
@@ -180,6 +194,7 @@ def build_person(
     fallback_id: str,
     fresh_seconds: int,
     session_seconds: int,
+    groups: Sequence[ConsoleGroup] = (),
     now: float,
     leeway: float,
 ) -> Caller:
@@ -207,8 +222,23 @@ def build_person(
             "the ID token has no auth_time, or you signed in too long ago",
             advice="Sign in again. If this repeats, the issuer ignores max_age: ask its operator to support it.",
         )
-    caller = replace(caller, only_decides=True, expires_at=int(now) + session_seconds)
+    caller = replace(
+        caller,
+        only_decides=True,
+        expires_at=int(now) + session_seconds,
+        scopes=_compute_scopes(caller, groups),
+    )
     return replace(caller, decision_cache_key=compute_decision_cache_key(caller))
+
+
+def _compute_scopes(caller: Caller, groups: Sequence[ConsoleGroup]) -> frozenset[str]:
+    """Compute what a person may do by their groups. Where groups are configured, they alone give a role."""
+    if not groups:
+        return caller.scopes
+    own_groups = [each for each in groups if each.group in caller.groups and matches_glob(caller.tenant, each.tenants)]
+    role_scopes = [_ROLE_SCOPES[each.role] for each in own_groups if each.role is not None]
+    claimed_scopes = caller.scopes - {ADMIN_SCOPE, OPERATE_SCOPE, AUDIT_SCOPE}
+    return claimed_scopes.union(*role_scopes, *(each.scopes for each in own_groups))
 
 
 def check_console_settings(console: ConsoleSettings, identity: IdentitySettings, base: str | None) -> None:

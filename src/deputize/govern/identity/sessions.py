@@ -52,7 +52,7 @@ class SessionSealer:
         return self._seal_caller(caller, approval_id)
 
     def seal_link_session(self, caller: Caller) -> str:
-        """Seal a session that decides nothing, for whoever opened the link that `deputize dev` shows."""
+        """Seal a session that decides no approval requests, for whoever opened the link that `deputize dev` shows."""
         assert not caller.console, "a link does not prove that a person signed in"
         return self._seal_caller(caller, None)
 
@@ -102,7 +102,8 @@ class SessionSealer:
             human=payload.get("decides", True),
             console=payload.get("decides", True),
             operator=payload.get("operator", False),
-            only_decides=True,
+            # A code proves who decides one request, and no more.
+            only_decides=payload["approval_id"] is not None,
         )
         caller = replace(caller, decision_cache_key=compute_decision_cache_key(caller))
         return ConsoleSession(caller=caller, form_token=payload["form_token"], approval_id=payload["approval_id"])

@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 
 import orjson
 
-from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, BREAK_GLASS_SCOPE, UNDO_SCOPE, Caller, Capability
+from deputize.core.caller import (
+    ADMIN_SCOPE,
+    AUDIT_SCOPE,
+    BREAK_GLASS_SCOPE,
+    OPERATE_SCOPE,
+    UNDO_SCOPE,
+    Caller,
+    Capability,
+)
 from deputize.core.contract.contract import Effects
 from deputize.core.delegation import EXCHANGE_SCOPES_RULE, DelegationRequest
 from deputize.core.errors import ExchangeRefused
@@ -97,9 +105,9 @@ def _require_agent(caller: Caller, request: DelegationRequest) -> None:
 
 def _narrow_scopes(caller: Caller, scopes: frozenset[str] | None) -> frozenset[str]:
     if scopes is None:
-        # What administers or audits is delegated only if requested by name, and undo and an emergency override are for
-        # people.
-        return caller.scopes - {ADMIN_SCOPE, AUDIT_SCOPE, BREAK_GLASS_SCOPE, UNDO_SCOPE}
+        # What administers, operates or audits is delegated only if requested by name, and undo and an emergency
+        # override are for people.
+        return caller.scopes - {ADMIN_SCOPE, OPERATE_SCOPE, AUDIT_SCOPE, BREAK_GLASS_SCOPE, UNDO_SCOPE}
     extra_scopes = sorted(scopes - caller.scopes)
     if extra_scopes:
         _refuse(

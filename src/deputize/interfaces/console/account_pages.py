@@ -50,7 +50,7 @@ class AccountPages(ConsolePages):
             return self._redirect_to_sign_in(ACCOUNTS_PAGE_PATH)
         gateway = self._get_gateway()
         accounts = await gateway.account_links.list_accounts(session.caller)
-        servers = await gateway.servers.list_servers(session.caller) if session.caller.is_admin else []
+        servers = await gateway.servers.list_servers(session.caller) if session.caller.is_auditor else []
         now = gateway.clock.now()
         return self._render_page(
             "servers.html",

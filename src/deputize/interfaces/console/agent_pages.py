@@ -7,6 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deputize.core.caller import Caller
 from deputize.core.errors import GrantNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AGENTS_PAGE_PATH
 from deputize.interfaces.console.call_view import STATE_BADGES
@@ -49,9 +50,9 @@ class AgentPages(ConsolePages):
             "agents.html",
             session,
             has_script=True,
-            can_switch=session.caller.is_admin,
+            can_switch=session.caller.can_operate,
             agents=[_build_agent(each, now=now) for each in agents],
-            grants=build_grant_tree([_build_grant(each, now=now) for each in grants]),
+            grants=build_grant_tree([_build_grant(each, session.caller, now=now) for each in grants]),
             next_path=next_path,
             older_path=(
                 format_address(AGENTS_PAGE_PATH, {"before": str(grants[-1]["grant_id"])})
@@ -81,7 +82,7 @@ class AgentPages(ConsolePages):
     ) -> Response:
         gateway = self._get_gateway()
         shown = await gateway.delegations.show_grant(session.caller, grant_id)
-        grant, ends = _build_grant(shown, now=gateway.clock.now()), shown["revoking_ends"]
+        grant, ends = _build_grant(shown, session.caller, now=gateway.clock.now()), shown["revoking_ends"]
         derived, waiting = max(ends["grants"] - 1, 0), ends["waiting_calls"]
         waiting_text = "not counted: more than 1,000 calls wait" if waiting is None else _format_count(waiting, "call")
         return self._render_page(
@@ -155,7 +156,7 @@ def _build_agent(agent: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     }
 
 
-def _build_grant(grant: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+def _build_grant(grant: Mapping[str, Any], caller: Caller, *, now: datetime) -> dict[str, Any]:
     tools = grant["tools"]
     return {
         "id": str(grant["grant_id"]),
@@ -167,6 +168,7 @@ def _build_grant(grant: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         "task": format_line(grant["task"] or ""),
         "state": build_badge(_GRANT_BADGES, str(grant["state"])),
         "is_active": grant["state"] == "active",
+        "may_revoke": caller.is_admin or grant["user"] == caller.user,
         "parent": None if grant["parent"] is None else str(grant["parent"]),
         "not_after": build_time_view(grant["not_after"], now=now),
     }

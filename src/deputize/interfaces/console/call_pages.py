@@ -25,7 +25,14 @@ from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.render import render_template
 from deputize.interfaces.console.view import build_alert, format_line
 from deputize.interfaces.event_stream import stream_events
-from deputize.operations.gateway import AuditFormat, AuditQuery, ConsoleSession, Gateway, TailEvent
+from deputize.operations.gateway import (
+    AuditFormat,
+    AuditQuery,
+    ConsoleSession,
+    Gateway,
+    TailEvent,
+    require_full_operator,
+)
 
 _PAGE_SIZE: Final = 50
 _EXPORT_FORMATS: Final[Mapping[str, AuditFormat]] = {"csv": "csv", "jsonl": "jsonl"}
@@ -63,7 +70,7 @@ class CallPages(ConsolePages):
             status=200 if problem is None else problem.spec.http,
             has_script=True,
             title=self.title,
-            rows=build_rows(page["entries"], is_admin=caller.is_admin, user=caller.user),
+            rows=build_rows(page["entries"]),
             fields=FILTERS,
             filters={name: format_line(text) for name, text in filters.items()},
             list_path=self.section_path,
@@ -95,13 +102,9 @@ class CallPages(ConsolePages):
             session.caller, query, after=_parse_id(request.headers.get("last-event-id"))
         )
         await anext(events)
-        caller = session.caller
 
         def format_rows(event: TailEvent) -> bytes:
-            return b"".join(
-                self._format_row(each, build_row(each, is_admin=caller.is_admin, user=caller.user))
-                for each in event.entries
-            )
+            return b"".join(self._format_row(each, build_row(each)) for each in event.entries)
 
         stream = stream_events(events, self._shutdown, format_rows, lambda _: b"event: end\ndata: end\n\n")
         return StreamingResponse(stream, media_type="text/event-stream", headers=SECURITY_HEADERS)
@@ -116,9 +119,11 @@ class CallPages(ConsolePages):
         entries = await gateway.calls.describe_entries(caller, call_id)
         decision = await gateway.explanations.explain_decision(caller, call_id)
         tool = call["tool"]
-        is_flow = await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
+        may_see_steps = caller.is_admin or _is_own(caller, call)
+        is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
         view = build_call_view(call, entries, decision, now=gateway.clock.now(), is_flow=is_flow)
-        return self._render_page("call.html", session, has_script=True, call=view)
+        may_cancel = caller.can_operate or _is_own(caller, call)
+        return self._render_page("call.html", session, has_script=True, call=view, may_cancel=may_cancel)
 
     async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:
         call_id = _parse_call_id(request)
@@ -139,6 +144,8 @@ class CallPages(ConsolePages):
 
     async def _render_cancel(self, session: ConsoleSession, call_id: str, problem: Problem | None = None) -> Response:
         call = await self._get_gateway().calls.describe_call(session.caller, call_id)
+        if not _is_own(session.caller, call):
+            require_full_operator(session.caller)
         return self._render_page(
             "confirm.html",
             session,
@@ -187,6 +194,11 @@ class AuditPages(CallPages):
         entry = await gateway.audit_search.show_entry(session.caller, str(request.path_params["entry_id"]))
         view = build_entry_view(entry, now=gateway.clock.now())
         return self._render_page("entry.html", session, has_script=True, entry=view)
+
+
+def _is_own(caller: Caller, call: Mapping[str, Any]) -> bool:
+    """Tell whether a person or their agents made a stored call."""
+    return bool(call.get("user") == caller.user)
 
 
 def _parse_call_id(request: Request) -> str:

@@ -41,16 +41,15 @@ _MAX_ROW_RULES: Final = 3
 _TOKEN_RULES: Final = frozenset({"token-scopes", "token-tools"})
 
 
-def build_row(found: Mapping[str, Any], *, is_admin: bool, user: str) -> dict[str, Any]:
-    """Describe one audit entry for a list. An auditor's rows lead to the entry, because calls are their makers'."""
+def build_row(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe one audit entry for a list."""
     entry = found["entry"]
     call_id, latency_us = entry.get("call"), entry.get("latency_us")
-    leads_to_call = call_id is not None and (is_admin or found["user"] == user)
     state = entry.get("outcome") or (entry.get("states") or ("running",))[-1]
     name = entry.get("tool") or entry.get("command") or entry["kind"]
     return {
         "key": call_id or entry["id"],
-        "href": f"calls/{call_id}" if leads_to_call else f"audit/{entry['id']}",
+        "href": f"calls/{call_id}" if call_id is not None else f"audit/{entry['id']}",
         "time": _build_clock_time(found["time"]),
         "name": format_line(name),
         "version": format_line(entry.get("version") or ""),
@@ -66,14 +65,14 @@ def build_row(found: Mapping[str, Any], *, is_admin: bool, user: str) -> dict[st
     }
 
 
-def build_rows(page: Sequence[Mapping[str, Any]], *, is_admin: bool, user: str) -> list[dict[str, Any]]:
+def build_rows(page: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Describe entries, newest first, one row per call: its newest entry says how far it came.
 
     What earlier pages show of a call is not known here.
     """
     rows: dict[str, dict[str, Any]] = {}
     for found in page:
-        row = build_row(found, is_admin=is_admin, user=user)
+        row = build_row(found)
         rows.setdefault(row["key"], row)
     return list(rows.values())
 

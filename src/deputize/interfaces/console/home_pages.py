@@ -64,7 +64,7 @@ class HomePages(ConsolePages):
             has_script=True,
             tasks=await self._list_tasks(caller),
             charts=await self._build_charts(caller) if caller.is_auditor else [],
-            rows=build_rows(page["entries"], is_admin=caller.is_admin, user=caller.user),
+            rows=build_rows(page["entries"]),
             live_path=LIVE_PATH,
         )
 
@@ -99,7 +99,7 @@ class HomePages(ConsolePages):
             }
             for each in (await gateway.undo.requests.list_requests(caller))[:_MAX_TASKS]
         ]
-        if not caller.is_admin:
+        if not caller.can_operate:
             return tasks
         tasks += [
             {

@@ -31,7 +31,7 @@ from deputize.operations.gateway import ConsoleAccess, ConsoleSession, Gateway
 
 SessionHandler = Callable[[Request, ConsoleSession], Awaitable[Response]]
 LIVE_PATH: Final = f"{CALLS_PAGE_PATH}/live"
-# Text, path, the letter after `g`, and whether only administrators can open it.
+# Text, path, the letter after `g`, and whether only those who see the tenant can open it.
 _MENU: Final = (
     ("Home", CONSOLE_PATH, "h", False),
     ("Calls", CALLS_PAGE_PATH, "c", False),
@@ -112,8 +112,8 @@ class ConsolePages:
     def _build_menu(self, caller: Caller) -> list[dict[str, Any]]:
         return [
             {"text": text, "path": path, "letter": letter, "is_current": path == self.section_path}
-            for text, path, letter, is_for_admins in _MENU
-            if caller.is_admin or not is_for_admins
+            for text, path, letter, is_for_auditors in _MENU
+            if caller.is_auditor or not is_for_auditors
         ]
 
     def _render_message(
@@ -148,4 +148,6 @@ def name_role(caller: Caller) -> str:
     """Name what a person sees, by the scopes of their session: the console has no rights of its own."""
     if caller.is_admin:
         return "administrator"
+    if caller.can_operate:
+        return "operator"
     return "auditor" if caller.is_auditor else "your own calls"

@@ -99,6 +99,7 @@ class PolicyPages(ConsolePages):
             put_by=format_line(policies["put_by"] or ""),
             put_at=build_time_view(policies["put_at"], now=gateway.clock.now()),
             proposals=len(policies["proposals"]),
+            may_try=session.caller.is_admin,
         )
 
 

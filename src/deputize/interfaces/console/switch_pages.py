@@ -17,7 +17,7 @@ from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.entry_query import format_address
 from deputize.interfaces.console.pages import ConsolePages
 from deputize.interfaces.console.view import build_alert, build_time_view, format_line, strip_unprintable
-from deputize.operations.gateway import ConsoleSession, KillSwitch, SwitchKind, require_admin
+from deputize.operations.gateway import ConsoleSession, KillSwitch, SwitchKind, require_full_operator
 
 _MAX_SWITCHES: Final = 500
 _MAX_VALUE: Final = 512
@@ -40,13 +40,15 @@ class SwitchPages(ConsolePages):
             has_script=True,
             switches=[build_switch(each, now=now) for each in switches[:_MAX_SWITCHES]],
             more_switches=max(0, len(switches) - _MAX_SWITCHES),
+            can_switch=session.caller.can_operate,
         )
 
     async def confirm_off(self, request: Request, session: ConsoleSession) -> Response:
-        require_admin(session.caller)
+        require_full_operator(session.caller)
         return self._render_off(session, request.query_params)
 
     async def confirm_on(self, request: Request, session: ConsoleSession) -> Response:
+        require_full_operator(session.caller)
         return await self._render_on(session, request.query_params)
 
     async def turn_off(self, request: Request) -> Response:
@@ -70,7 +72,7 @@ class SwitchPages(ConsolePages):
         form = await read_form(request, origin=self._console.origin)
         session = await self._load_session(request)
         require_form_token(form.get("form_token"), session.form_token)
-        require_admin(session.caller)
+        require_full_operator(session.caller)
         return session, form
 
     async def _set_switch(self, session: ConsoleSession, form: Mapping[str, str], *, off: bool) -> None:

@@ -79,14 +79,14 @@ class ToolPages(ConsolePages):
             versions=[_build_tool(each) for each in versions],
             levels=[] if levels is None else [_build_level(each) for each in levels["versions"]],
             circuit=circuit,
-            off_path=build_off_path("tool", tool["name"]) if caller.is_admin else None,
+            off_path=build_off_path("tool", tool["name"]) if caller.can_operate else None,
             switch=await self._find_switch(session, tool["name"]),
-            rows=build_rows(page["entries"], is_admin=caller.is_admin, user=caller.user),
+            rows=build_rows(page["entries"]),
         )
 
     async def _find_switch(self, session: ConsoleSession, name: str) -> dict[str, Any] | None:
-        """Find out for an administrator whether a tool is switched off, and by whom."""
-        if not session.caller.is_admin:
+        """Find out for an auditor whether a tool is switched off, and by whom."""
+        if not session.caller.is_auditor:
             return None
         gateway = self._get_gateway()
         switches = await gateway.commands.list_switches(session.caller)

@@ -32,7 +32,12 @@ from deputize.govern.policy import active_policies
 from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 from deputize.govern.policy.policy_proposals import PolicyProposal
-from deputize.govern.token_authorization import require_admin, require_full_admin
+from deputize.govern.token_authorization import (
+    require_admin,
+    require_auditor,
+    require_full_admin,
+    require_full_operator,
+)
 from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.approval.unstarted_call import withdraw_revoked_requests
 from deputize.lifecycle.runtime import Runtime
@@ -292,7 +297,7 @@ class Commands:
 
         The tenant's own switch never prevents turning something on again.
         """
-        require_admin(caller)
+        require_full_operator(caller)
         if kind == "tool":
             # An unknown name or an alias would be switched off without any effect.
             value = (await self._runtime.authority.load_tenant(caller.tenant)).tools.get_entry(value).name
@@ -307,11 +312,11 @@ class Commands:
             )
 
         command = f"switch_{'off' if off else 'on'}:{kind}"
-        return await self._change_authority(caller, command, value, act, is_tightening=off)
+        return await change_authority(self._runtime, caller, command, value, act, is_tightening=off)
 
     async def list_switches(self, caller: Caller) -> list[kill_switches.KillSwitch]:
         """List what is off, who turned it off, and why."""
-        require_admin(caller)
+        require_auditor(caller)
         authority = await self._runtime.authority.reload_tenant(caller.tenant)
         authority.revocations.check(caller)
         return authority.switches.list_off()

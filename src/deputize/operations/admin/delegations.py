@@ -145,10 +145,10 @@ class Delegations:
             ) from problem
 
     async def list_grants(self, caller: Caller, *, before: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
-        """List the grants that the caller delegated (an administrator: the whole tenant's), newest first."""
+        """List the grants that the caller delegated (an auditor: the whole tenant's), newest first."""
         await self._check_revocation(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            whose = grants.GrantFilter.for_caller(caller)
+            whose = grants.GrantFilter.for_caller(caller, for_auditor=True)
             return await grants.list_grants(connection, caller.tenant, whose, before=before, limit=limit)
 
     async def show_grant(self, caller: Caller, grant_id: str) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 A task of kind `reconcile` is about an unknown outcome, and its answer settles the call: it happened, or it did not and
 its key is free again. A task of another kind asks for an act outside the gateway; its resolution says whether that was
 done, and changes no call. `lifecycle/recording/human_tasks.py` opens them; their questions hold redacted facts only.
-Administrators read them. A resolution counts as a person's word, so an agent or a token that was delegated cannot give
-it.
+Auditors read them, operators resolve them. A resolution counts as a person's word, so an agent or a token that was
+delegated cannot give it.
 """
 
 from datetime import datetime
@@ -19,7 +19,7 @@ from deputize.core.caller import Caller, Epochs, parse_nearest_agent
 from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
-from deputize.govern.token_authorization import ADMIN_RULE, require_admin, require_full_admin
+from deputize.govern.token_authorization import ADMIN_RULE, OPERATE_RULE, require_auditor, require_full_operator
 from deputize.lifecycle.recording.human_tasks import TaskKind
 from deputize.lifecycle.recording.settlement import (
     SETTLED_ELSEWHERE,
@@ -54,13 +54,13 @@ class HumanTasks:
         limit: int = 50,
     ) -> list[dict[str, Any]]:
         """List tasks, newest first; by default the open ones."""
-        await self._check_admin(caller)
+        await self._check_auditor(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_human_tasks"], caller.tenant, state, kind, before, limit)
         return [_describe_task(row) for row in rows]
 
     async def show_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
-        await self._check_admin(caller)
+        await self._check_auditor(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             return _describe_task(await _load_row(connection, caller, task_id))
 
@@ -69,7 +69,7 @@ class HumanTasks:
 
         The outcome of an unknown call settles it; another task is done or dismissed.
         """
-        require_full_admin(caller)
+        require_full_operator(caller)
         if not reason.strip():
             raise MalformedRequest(
                 "a reason is required: say how you know, or what you did", details={"field": "reason"}
@@ -108,11 +108,12 @@ class HumanTasks:
         if row is None:
             raise HumanTaskNotFound("the call of this task is no longer stored")
         call = await load_unknown_call(runtime, caller.tenant, row)
+        scope_rule = ADMIN_RULE if caller.is_admin else OPERATE_RULE
         outcome_text = "happened" if actual_outcome == "happened" else "did not happen"
         settlement = Settlement(
             actual_outcome=actual_outcome,
             by=caller,
-            decision=Decision(rules=(ADMIN_RULE, *(() if rule is None else (rule,))), epochs=Epochs()),
+            decision=Decision(rules=(scope_rule, *(() if rule is None else (rule,))), epochs=Epochs()),
             source="an operator",
             summary=f"An operator established that it {outcome_text}: {reason}",
             task_id=task_id,
@@ -127,8 +128,8 @@ class HumanTasks:
             return None
         return _describe_task(await _load_row(connection, caller, task_id))
 
-    async def _check_admin(self, caller: Caller) -> None:
-        require_admin(caller)
+    async def _check_auditor(self, caller: Caller) -> None:
+        require_auditor(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.core.caller import ADMIN_SCOPE, Caller
+from deputize.core.caller import ADMIN_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.errors import NoSuchRoute, SignInFailed
 from deputize.core.settings.urls import SIGN_IN_LINK_PATH, get_base_url
 from deputize.govern.identity.dev_issuer import DEVELOPER, ISSUER
@@ -23,7 +23,7 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.operations.approvals.terminal_decisions import CodeVerifier
 
 _LINK_BYTES: Final = 24
-# As long as a working day: the link's session reads, and takes away authority, but decides and calls nothing.
+# As long as a working day: the link's session is an administrator's, but decides no approval requests.
 _LINK_SESSION_SECONDS: Final = 43_200
 
 
@@ -98,10 +98,11 @@ class ConsoleAccess:
         return self._sessions.seal_session(replace(caller, expires_at=expires_at), approval_id=approval_id)
 
     def offer_link(self, show_link: Callable[[str], None]) -> None:
-        """Show a link that signs in once; after it was used, the next one. Only `deputize dev` offers links.
+        """Show a link that signs in once as administrator; after it was used, the next one. Only `deputize dev` offers
+        links.
 
         The session has what the developer's token in the project has, which every program of that user can read: so it
-        makes no calls and decides no approval requests.
+        decides no approval requests.
         """
         self._show_link = show_link
         self._link_secret = self._runtime.clock.random_bytes(_LINK_BYTES).hex()
@@ -130,17 +131,22 @@ class ConsoleAccess:
             )
         self.offer_link(self._show_link)
         now = self._runtime.clock.epoch_ms() // 1000
+        tenant = self._runtime.settings.tools.tenant
         caller = Caller(
-            tenant=self._runtime.settings.tools.tenant,
+            tenant=tenant,
             user=DEVELOPER,
             issuer=ISSUER,
-            scopes=frozenset({ADMIN_SCOPE}),
+            scopes=frozenset({ADMIN_SCOPE, UNDO_SCOPE}).union(await self._list_tool_scopes(tenant)),
             token_id=self._runtime.clock.new_id(),
             issued_at=now,
             expires_at=now + _LINK_SESSION_SECONDS,
-            only_decides=True,
         )
         return self._sessions.seal_link_session(await self._check_caller(caller)), _LINK_SESSION_SECONDS
+
+    async def _list_tool_scopes(self, tenant: str) -> set[str]:
+        tools = (await self._runtime.authority.load_tenant(tenant)).tools.tools
+        versions = [each for entry in tools.values() for each in entry.by_version.values()]
+        return {scope for each in versions for scope in (await each.load_tool()).contract.auth.required_scopes}
 
     async def load_session(self, cookie: str) -> ConsoleSession:
         """Load the session of a signed-in person; fail if it expired or was revoked."""

@@ -1,6 +1,6 @@
 """List the agents of a tenant: whom they act for, their delegations, their last call, and whether they are revoked.
 
-An administrator sees every agent that made a call or was given a delegation. A person sees the agents they delegated to
+An auditor sees every agent that made a call or was given a delegation. A person sees the agents they delegated to
 and those that acted for them; an agent sees those it delegated to.
 """
 
@@ -27,7 +27,7 @@ class AgentList:
         runtime = self._reader.runtime
         revocations = (await runtime.authority.load_tenant(caller.tenant)).revocations
         revocations.check(caller)
-        whose = GrantFilter.for_caller(caller)
+        whose = GrantFilter.for_caller(caller, for_auditor=True)
         async with runtime.store.read_transaction(caller.tenant) as connection:
             own_names = await self._list_own_agents(connection, caller) if whose.user is not None else None
             rows = await connection.fetch(

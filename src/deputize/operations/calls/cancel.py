@@ -12,7 +12,7 @@ import asyncpg
 from deputize.core.caller import Caller
 from deputize.core.errors import NotCancelable, Problem
 from deputize.core.states import TERMINAL_STATES, State
-from deputize.govern.token_authorization import require_full_admin
+from deputize.govern.token_authorization import require_full_operator
 from deputize.lifecycle.cancellation import add_cancel_entry, cancel_open_call
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.calls.queries import CallQueries
@@ -27,14 +27,14 @@ class Cancellations:
         self._calls = calls
 
     async def cancel_call(self, caller: Caller, call_id: str) -> dict[str, Any]:
-        row = await self._calls.load_row(caller, call_id)
+        row = await self._calls.load_row(caller, call_id, for_auditor=True)
         if row is not None and row["state"] == State.NEEDS_INPUT:
             return await self._abandon_questions(caller, row)
         if row is None or State(row["state"]) in TERMINAL_STATES:
-            await self._calls.describe_read(caller, call_id) if row is None else None
+            await self._calls.describe_read(caller, call_id, for_auditor=True) if row is None else None
             raise NotCancelable("the call has already ended", details={"call_id": call_id})
         if not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
-            require_full_admin(caller)
+            require_full_operator(caller)
         cancellation = await cancel_open_call(self._runtime, caller, row)
         if (reason := cancellation.unstarted_reason) is not None:
             return _build_reply(call_id, State.CANCELED, "canceled", f"{reason}, and nothing was executed")
@@ -45,7 +45,7 @@ class Cancellations:
     async def _abandon_questions(self, caller: Caller, row: asyncpg.Record) -> dict[str, Any]:
         """Record that a call's input requests will stay unanswered; the call itself has already ended with them."""
         if not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
-            require_full_admin(caller)
+            require_full_operator(caller)
         async with self._runtime.store.write_transaction() as connection:
             await connection.execute(_SQL["cancel_input_requests"], caller.tenant, row["id"])
             await add_cancel_entry(

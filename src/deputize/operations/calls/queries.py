@@ -198,9 +198,13 @@ class CallQueries:
             await self._check_revocation(caller)
         changed.clear()
 
-    async def _load_call(self, caller: Caller, call_id: str) -> tuple[asyncpg.Record | None, dict[str, Any]]:
-        row = await self.load_row(caller, call_id)
-        return row, await (self._load_facts(caller, row) if row is not None else self.describe_read(caller, call_id))
+    async def _load_call(
+        self, caller: Caller, call_id: str, *, for_auditor: bool = False
+    ) -> tuple[asyncpg.Record | None, dict[str, Any]]:
+        row = await self.load_row(caller, call_id, for_auditor=for_auditor)
+        if row is not None:
+            return row, await self._load_facts(caller, row)
+        return None, await self.describe_read(caller, call_id, for_auditor=for_auditor)
 
     async def _load_facts(self, caller: Caller, row: asyncpg.Record) -> dict[str, Any]:
         """Load a call's facts; with an approval request, also who decides, until when, and why it was denied."""
@@ -222,18 +226,21 @@ class CallQueries:
     async def _check_revocation(self, caller: Caller) -> None:
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
 
-    async def load_row(self, caller: Caller, call_id: str) -> asyncpg.Record | None:
+    async def load_row(self, caller: Caller, call_id: str, *, for_auditor: bool = False) -> asyncpg.Record | None:
         """Load the call's row; None for a read that was answered at once, or if there is no such call."""
         await self._check_revocation(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id))
-        if row is not None and not await may_reach(self._runtime, caller, row):
+        if row is not None and not await may_reach(self._runtime, caller, row, for_auditor=for_auditor):
             raise build_not_found(call_id)
         return row
 
     async def describe_call(self, caller: Caller, call_id: str) -> dict[str, Any]:
-        """Describe a call: who made it, of which tool, when, and how it ended; with its approval, if it needs one."""
-        return (await self._load_call(caller, call_id))[1]
+        """Describe a call: who made it, of which tool, when, and how it ended; with its approval, if it needs one.
+
+        An auditor may see that of everyone's calls.
+        """
+        return (await self._load_call(caller, call_id, for_auditor=True))[1]
 
     async def list_entries(self, caller: Caller, call_id: str) -> list[bytes]:
         """List the audit entries of a call that the caller may see, oldest first."""
@@ -258,7 +265,7 @@ class CallQueries:
 
     async def list_progress(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
         """List the first 200 progress reports of a call that the caller may see."""
-        await self.describe_call(caller, call_id)
+        await self._load_call(caller, call_id)
         return [record for record, _ in await self._load_progress_since(caller, _parse_call_id(call_id), 0)]
 
     async def find_call(self, caller: Caller, call_id: str) -> CallSummary | None:
@@ -266,14 +273,14 @@ class CallQueries:
         row = await self.load_row(caller, call_id)
         return None if row is None else summarize_call(row)
 
-    async def describe_read(self, caller: Caller, call_id: str) -> dict[str, Any]:
+    async def describe_read(self, caller: Caller, call_id: str, *, for_auditor: bool = False) -> dict[str, Any]:
         """Describe a read from its audit entry: reads store neither a result nor a row."""
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_entries_of_call"], caller.tenant, _parse_call_id(call_id))
         if not rows:
             raise build_not_found(call_id)
         last = orjson.loads(rows[-1]["entry"])
-        if not await may_read_entry(self._runtime, caller, last):
+        if not await may_read_entry(self._runtime, caller, last, for_auditor=for_auditor):
             raise build_not_found(call_id)
         return {
             "call_id": call_id,

@@ -17,7 +17,7 @@ from deputize.core.caller import Caller
 from deputize.core.display_text import to_display_text
 from deputize.core.errors import EgressDenied, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
-from deputize.govern.token_authorization import require_admin, require_full_admin
+from deputize.govern.token_authorization import require_auditor, require_full_admin
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.pins import SQL
@@ -138,7 +138,7 @@ class ServerInventory:
         }
 
     async def _check_access(self, caller: Caller) -> None:
-        require_admin(caller)
+        require_auditor(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
 
 

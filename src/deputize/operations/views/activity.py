@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from deputize.core.caller import AUDIT_SCOPE, Caller
-from deputize.core.errors import ScopeMissing
+from deputize.core.caller import Caller
 from deputize.evidence.call_measurements import CallEnd, Measurement
+from deputize.govern.token_authorization import require_auditor
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.queries import load_statements
 
@@ -19,11 +19,7 @@ class Activity:
 
     async def report_minutes(self, caller: Caller) -> dict[str, Any]:
         """Report calls that reached their tools, errors and latency of each minute, oldest first."""
-        if not caller.is_auditor:
-            raise ScopeMissing(
-                f"this needs the scope {AUDIT_SCOPE}",
-                details={"missing_scopes": [AUDIT_SCOPE], "required_scopes": [AUDIT_SCOPE]},
-            )
+        require_auditor(caller)
         runtime = self._runtime
         (await runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
         await runtime.call_measurements.store_measurements(runtime.store)

@@ -18,7 +18,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, Caller
+from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, OPERATE_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.clock import Clock
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
@@ -34,37 +34,38 @@ HOSTILE = "<script>document.title='owned'</script>\u202egpj.exe\u200b=cmd|' /C c
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 # The tenant, the user and the scopes of each person.
 PEOPLE: dict[str, tuple[str, str, frozenset[str]]] = {
-    "administrator": ("dev", "root", frozenset({ADMIN_SCOPE})),
+    "administrator": ("dev", "root", frozenset({ADMIN_SCOPE, UNDO_SCOPE, "shop:write"})),
+    "operator": ("dev", "oda", frozenset({OPERATE_SCOPE, UNDO_SCOPE})),
     "auditor": ("dev", "aud", frozenset({AUDIT_SCOPE})),
-    "maker": ("dev", "ana", frozenset()),
+    "maker": ("dev", "ana", frozenset({UNDO_SCOPE, "shop:write"})),
     "guest": ("dev", "guest", frozenset()),
     "other administrator": ("other", "olaf", frozenset({ADMIN_SCOPE})),
 }
-# What each page answers to administrator, auditor, maker, guest and the administrator of another tenant.
-PAGES: dict[str, tuple[int, int, int, int, int]] = {
-    "/console": (200, 200, 200, 200, 200),
-    "/console/calls": (200, 200, 200, 200, 200),
-    "/console/calls/{call_id}": (200, 404, 200, 404, 404),
-    "/console/calls/{call_id}/cancel": (200, 404, 200, 404, 404),
-    "/console/flows/{flow_id}": (200, 404, 200, 404, 404),
-    "/console/audit": (200, 200, 200, 200, 200),
-    "/console/audit/{entry_id}": (200, 200, 200, 404, 404),
-    "/console/tools": (200, 200, 200, 200, 200),
-    "/console/tools/{name}": (200, 200, 200, 200, 404),
-    "/console/policies": (200, 403, 403, 403, 200),
-    "/console/policies/simulate": (200, 403, 403, 403, 200),
-    "/console/policies/backtest": (200, 403, 403, 403, 200),
-    "/console/agents": (200, 200, 200, 200, 200),
-    "/console/agents/grants/{grant_id}/revoke": (200, 404, 200, 404, 404),
-    "/console/approvals": (200, 200, 200, 200, 200),
-    "/console/approvals/{approval_id}": (200, 404, 200, 404, 404),
-    "/console/servers": (200, 200, 200, 200, 200),
-    "/console/servers/{server}/changes": (404, 403, 403, 403, 404),
-    "/console/switches": (200, 403, 403, 403, 200),
-    "/console/switches/off": (200, 403, 403, 403, 200),
+# What each page answers to administrator, operator, auditor, maker, guest and the administrator of another tenant.
+PAGES: dict[str, tuple[int, int, int, int, int, int]] = {
+    "/console": (200, 200, 200, 200, 200, 200),
+    "/console/calls": (200, 200, 200, 200, 200, 200),
+    "/console/calls/{call_id}": (200, 200, 200, 200, 404, 404),
+    "/console/calls/{call_id}/cancel": (200, 200, 403, 200, 404, 404),
+    "/console/flows/{flow_id}": (200, 404, 404, 200, 404, 404),
+    "/console/audit": (200, 200, 200, 200, 200, 200),
+    "/console/audit/{entry_id}": (200, 200, 200, 200, 404, 404),
+    "/console/tools": (200, 200, 200, 200, 200, 200),
+    "/console/tools/{name}": (200, 200, 200, 200, 200, 404),
+    "/console/policies": (200, 200, 200, 403, 403, 200),
+    "/console/policies/simulate": (200, 403, 403, 403, 403, 200),
+    "/console/policies/backtest": (200, 403, 403, 403, 403, 200),
+    "/console/agents": (200, 200, 200, 200, 200, 200),
+    "/console/agents/grants/{grant_id}/revoke": (200, 404, 404, 200, 404, 404),
+    "/console/approvals": (200, 200, 200, 200, 200, 200),
+    "/console/approvals/{approval_id}": (200, 404, 404, 200, 404, 404),
+    "/console/servers": (200, 200, 200, 200, 200, 200),
+    "/console/servers/{server}/changes": (404, 404, 404, 403, 403, 404),
+    "/console/switches": (200, 200, 200, 403, 403, 200),
+    "/console/switches/off": (200, 200, 403, 403, 403, 200),
     # Without the name of a switch.
-    "/console/switches/on": (400, 403, 403, 403, 400),
-    "/console/sign-out": (200, 200, 200, 200, 200),
+    "/console/switches/on": (400, 400, 403, 403, 403, 400),
+    "/console/sign-out": (200, 200, 200, 200, 200, 200),
 }
 # Open to anyone, answered by a redirect or a stream; each has its own test.
 OTHERS = {
@@ -355,6 +356,36 @@ async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
     assert (await console.fetch_call(call_id))["state"] == "canceled"
     shown = await console.gateway.get(f"/v1/grants/{grant_id}")
     assert shown.json()["state"] == "revoked"
+
+
+async def test_an_operator_cancels_calls_of_others_and_changes_no_more_than_that(
+    console: ConsoleGateway, world: World
+) -> None:
+    call_id, _ = await console.request_approval("operated", id=80)
+    path = f"/console/calls/{call_id}"
+    async with open_as(console, "auditor") as browser:
+        page = await browser.get(path)
+        assert "deleting-asks" in visible_text(page)
+        assert f"{path}/cancel" not in page.text
+        form = {"form_token": find_form_token(await browser.get("/console/sign-out"))}
+        assert (await browser.post(f"{path}/cancel", form)).status_code == 403
+        assert "Revoke…" not in visible_text(await browser.get("/console/agents"))
+        assert "billing-bot" in visible_text(await browser.get("/console/agents"))
+        assert (await browser.post("/console/switches/off", {**form, "kind": "tenant"})).status_code == 403
+    async with open_as(console, "operator") as browser:
+        assert "operator" in (await browser.get("/console")).text
+        assert f"{path}/cancel" in (await browser.get(path)).text
+        form = {"form_token": find_form_token(await browser.get(f"{path}/cancel"))}
+        assert (await browser.post(f"{path}/cancel", form)).status_code == 303
+        grant = f"/console/agents/grants/{world['grant_id']}/revoke"
+        assert (await browser.post(grant, form)).status_code == 404
+        switch = {**form, "kind": "agent", "value": "nobody"}
+        assert (await browser.post("/console/switches/off", switch)).status_code == 303
+    assert (await console.fetch_call(call_id))["state"] == "canceled"
+    async with open_as(console, "operator", operator=True) as browser:
+        on = await browser.get("/console/switches/on?kind=agent&value=nobody")
+        turned = {"form_token": find_form_token(on), "kind": "agent", "value": "nobody"}
+        assert (await browser.post("/console/switches/on", turned)).status_code == 303
 
 
 async def test_a_simulated_call_is_decided_with_its_rules_and_what_was_typed_is_kept(

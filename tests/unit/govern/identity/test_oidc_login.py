@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from pydantic import ValidationError
 
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import (
@@ -19,7 +20,7 @@ from deputize.core.errors import (
     TokenSignatureInvalid,
     Unavailable,
 )
-from deputize.core.settings import ConsoleSettings, IdentitySettings
+from deputize.core.settings import ConsoleGroup, ConsoleSettings, IdentitySettings
 from deputize.govern.identity.oidc_login import LOGIN_SECONDS, OidcLogin, check_console_settings
 from tests.support.fake_issuer import ISSUER, NOW, FakeIssuer, sign_token
 
@@ -38,14 +39,16 @@ DOCUMENT = {
 class FakeOidcProvider:
     """An issuer where people sign in, with the requests it received."""
 
-    def __init__(self, *, secret_file: Any = None, **document: Any) -> None:
+    def __init__(self, *, secret_file: Any = None, groups: tuple[ConsoleGroup, ...] = (), **document: Any) -> None:
         self.world = FakeIssuer()
         self.document: dict[str, Any] = {**DOCUMENT, **document}
         self.claims: dict[str, Any] = {}
         self.answer: bytes | None = None
         self.requests: list[tuple[str, dict[str, list[str]], Mapping[str, str]]] = []
         self.login_attempt = sign_token
-        console = ConsoleSettings(issuer=ISSUER, client_id=CLIENT, client_secret_file=secret_file, scopes=("groups",))
+        console = ConsoleSettings(
+            issuer=ISSUER, client_id=CLIENT, client_secret_file=secret_file, scopes=("groups",), groups=groups
+        )
         self.sign_in = OidcLogin(
             console, self.world.verifier(human=True), self.world.time.clock, self.fetch, self.post,
             fresh_seconds=900, redirect_uri=REDIRECT_URI,
@@ -103,6 +106,44 @@ async def test_a_finished_login_makes_a_console_caller() -> None:
     assert (form["grant_type"], form["code"], form["redirect_uri"]) == (["authorization_code"], ["c"], [REDIRECT_URI])
     assert form["client_id"] == [CLIENT]
     assert len(form["code_verifier"][0]) >= 43
+
+
+GROUPS = (
+    ConsoleGroup(group="audit", role="auditor"),
+    ConsoleGroup(group="oncall", role="operator", scopes=("orders:write",)),
+    ConsoleGroup(group="platform", role="administrator"),
+    ConsoleGroup(group="support", scopes=("orders:write",)),
+    ConsoleGroup(group="theirs", role="administrator", tenants="beta-*"),
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "scopes"),
+    [
+        (["audit"], {"deputize:audit"}),
+        (["oncall"], {"deputize:operate", "deputize:undo", "orders:write"}),
+        (["platform"], {"deputize:admin", "deputize:undo"}),
+        (["support"], {"orders:write"}),
+        (["audit", "support"], {"deputize:audit", "orders:write"}),
+        (["theirs"], set()),
+        (["Platform", "platform ", "unknown"], set()),
+        ([], set()),
+        (None, set()),
+    ],
+    ids=str,
+)
+async def test_a_role_comes_from_groups_alone(groups: list[str] | None, scopes: set[str]) -> None:
+    claimed = "deputize:admin deputize:operate deputize:audit orders:read"
+    caller = await FakeOidcProvider(groups=GROUPS).complete_login(groups=groups, scope=claimed)
+    assert caller.scopes == {"orders:read", *scopes}
+    # Without settings for groups, the claim gives what it says.
+    assert (await FakeOidcProvider().complete_login(groups=groups, scope=claimed)).scopes == set(claimed.split())
+
+
+def test_a_group_needs_a_role_or_scopes_and_gets_no_role_by_scopes() -> None:
+    for wrong in ({}, {"scopes": ("deputize:admin",)}, {"scopes": ("a b",)}, {"role": "root"}):
+        with pytest.raises(ValidationError):
+            ConsoleGroup.model_validate({"group": "x", **wrong})
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ PERSON = Caller(
     methods=frozenset({"hwk", "pwd"}),
     console=True,
     operator=True,
-    only_decides=True,
 )
 
 
@@ -48,6 +47,15 @@ def test_a_session_restores_the_caller() -> None:
     assert replace(opened.caller, decision_cache_key="") == PERSON
     assert opened.caller.decision_cache_key
     assert opened.approval_id is None
+
+
+def test_only_the_session_of_a_code_makes_no_calls() -> None:
+    ours = make_sessions()
+    by_code = ours.open_session(ours.seal_session(PERSON, approval_id=REQUEST_ID))
+    signed_in = ours.open_session(ours.seal_session(PERSON))
+    assert by_code is not None
+    assert signed_in is not None
+    assert (by_code.caller.only_decides, signed_in.caller.only_decides) == (True, False)
 
 
 def test_a_session_has_a_form_token_of_its_own() -> None:

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.versions import is_in_range
-from deputize.core.caller import ADMIN_SCOPE, BREAK_GLASS_SCOPE, Caller, Capability
+from deputize.core.caller import (
+    ADMIN_SCOPE,
+    AUDIT_SCOPE,
+    BREAK_GLASS_SCOPE,
+    OPERATE_SCOPE,
+    UNDO_SCOPE,
+    Caller,
+    Capability,
+)
 from deputize.core.contract.contract import Effects
 from deputize.core.delegation import DelegationRequest
 from deputize.core.errors import AuthorityRevoked, ExchangeRefused, TokenIssuerUntrusted
@@ -47,9 +55,10 @@ def parse_capability(text: str) -> Capability:
     return Capability(tool=tool, versions=versions or "*")
 
 
-def test_the_override_scope_is_delegated_only_by_name() -> None:
-    ana = replace(ANA, scopes=ANA.scopes | {BREAK_GLASS_SCOPE})
-    assert BREAK_GLASS_SCOPE not in delegate(ana).scopes
+@pytest.mark.parametrize("scope", [ADMIN_SCOPE, OPERATE_SCOPE, AUDIT_SCOPE, UNDO_SCOPE, BREAK_GLASS_SCOPE])
+def test_a_scope_of_the_gateway_is_delegated_only_by_name(scope: str) -> None:
+    ana = replace(ANA, scopes=ANA.scopes | {scope})
+    assert scope not in delegate(ana).scopes
 
 
 def test_by_default_all_but_the_admin_scope_is_delegated() -> None:

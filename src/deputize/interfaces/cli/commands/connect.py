@@ -180,7 +180,7 @@ def _build_entry(client: ClientFormat, gateway: str, folder: Path, token_file: P
 
 def _require_agent_token(token: str) -> None:
     """Refuse a token that is not an agent's: a client acts with all of its authority."""
-    from deputize.core.caller import ADMIN_SCOPE
+    from deputize.core.caller import ADMIN_SCOPE, OPERATE_SCOPE
     from deputize.interfaces.cli.client.sign_in.session import read_claims
 
     remedy = (
@@ -194,8 +194,9 @@ def _require_agent_token(token: str) -> None:
     if not is_agent:
         raise ConfigError(f"This is not an agent's token, so no client gets it: {remedy}")
     scopes = f"{claims.get('scope', '')} {claims.get('scp', '')}"
-    if ADMIN_SCOPE in scopes:
-        raise ConfigError(f"This token can administer the gateway ({ADMIN_SCOPE}), so no client gets it: {remedy}")
+    for scope in (ADMIN_SCOPE, OPERATE_SCOPE):
+        if scope in scopes:
+            raise ConfigError(f"This token can administer the gateway ({scope}), so no client gets it: {remedy}")
 
 
 def _require_free_name(client: ClientFormat, file: "ClientFile", server: str) -> None:

@@ -43,7 +43,7 @@ class AgentPage(BaseModel):
 async def list_agents(
     gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[AgentsQuery, Query()]
 ) -> Response:
-    """List agents by name: those you delegated to and those that acted for you, or all for an administrator."""
+    """List agents by name: those you delegated to and those that acted for you, or all for an auditor."""
     agents = await gateway.agents.list_agents(caller, after=query.after, limit=query.limit)
     next_after = agents[-1]["name"] if len(agents) == query.limit else None
     return make_json_response({"agents": agents, "next_after": next_after})

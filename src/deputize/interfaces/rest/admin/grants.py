@@ -71,7 +71,7 @@ class GrantRevocationResult(BaseModel):
 async def list_grants(
     gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[GrantsQuery, Query()]
 ) -> Response:
-    """List delegations, newest first: those you made and those made from them, or all for an administrator."""
+    """List delegations, newest first: those you made and those made from them, or all for an auditor."""
     before = None if query.before is None else str(query.before)
     grants = await gateway.delegations.list_grants(caller, before=before, limit=query.limit)
     next_before = grants[-1]["grant_id"] if len(grants) == query.limit else None

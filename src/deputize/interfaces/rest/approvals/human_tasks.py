@@ -80,7 +80,7 @@ async def resolve_human_task(
     """The outcome of a task of kind `reconcile` settles its call: repeating it with its key returns that outcome. Any
     other changes no call.
 
-    It is recorded as an operator's word, so it needs one, as changes of policies do.
+    It is recorded as an operator's word, so it needs one, as switching something on does.
     """
     body = validate_body(HumanTaskBody, await read_json_body(request, gateway))
     return make_json_response(await gateway.human_tasks.resolve_task(caller, task_id, body.outcome, body.reason))

@@ -57,7 +57,7 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
     "", summary="Show the active policies", response_model=PoliciesModel, responses=describe_problems(ScopeMissing)
 )
 async def show_policies(gateway: CurrentGateway, caller: CurrentCaller) -> Response:
-    """Show every file and rule of the tenant, and the epoch since which they are active. Needs an administrator."""
+    """Show every file and rule of the tenant, and the epoch since which they are active. Needs an auditor."""
     return make_json_response(await gateway.explanations.show_active_policies(caller))
 
 

@@ -52,7 +52,7 @@ async def list_switches(gateway: CurrentGateway, caller: CurrentCaller) -> Respo
 )
 async def turn_switch(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
     """Turn something off or on. Once this returns, nothing that is off starts a call on any gateway. You can turn your
-    own tenant on again.
+    own tenant on again. Needs the scope `deputize:operate` or an administrator.
     """
     body = validate_body(SwitchBody, await read_json_body(request, gateway))
     value = to_full_name(body.value) if body.kind == "tool" else body.value

@@ -1,7 +1,7 @@
 """Explain policies to their authors: the active ones, the errors of a draft, and why a call was decided as it was.
 
-The caller who made a call sees the rules that decided it, as its refusal showed them. The evaluated facts about caller
-and arguments are for administrators. Another caller's call looks like one that does not exist.
+The caller who made a call sees the rules that decided it, as its refusal showed them, and so do auditors. The evaluated
+facts about caller and arguments are for administrators. Another caller's call looks like one that does not exist.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from deputize.govern.policy.checks.policy_cases import CaseInput
 from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
-from deputize.govern.token_authorization import require_admin
+from deputize.govern.token_authorization import require_admin, require_auditor
 from deputize.lifecycle.call_access import may_reach, may_read_entry
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
@@ -44,7 +44,8 @@ class PolicyExplanations:
 
     async def show_active_policies(self, caller: Caller) -> dict[str, Any]:
         """Show the tenant's active policies, since which epoch they are active, and who put them."""
-        authority = await self._require_admin_authority(caller)
+        require_auditor(caller)
+        authority = await self._load_authority(caller)
         policy = authority.policy
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_policies_by_digest"], caller.tenant, policy.digest)
@@ -75,7 +76,8 @@ class PolicyExplanations:
 
         A rule about what does not exist is an error here, and a warning when the policies become active.
         """
-        authority = await self._require_admin_authority(caller)
+        require_admin(caller)
+        authority = await self._load_authority(caller)
         findings = await check_policies(self._runtime, authority, files)
         shown = await asyncio.to_thread(lambda: findings.for_author().to_json())
         return {
@@ -89,7 +91,8 @@ class PolicyExplanations:
 
         Whether a token would be enough is not asked, and no other engine is consulted.
         """
-        authority = await self._require_admin_authority(caller)
+        require_admin(caller)
+        authority = await self._load_authority(caller)
         checked_case = _check_case(case)
         contract = authority.tools.get_entry(str(checked_case["tool"])).name
         version = await authority.tools.resolve_version(contract).load_tool()
@@ -146,8 +149,7 @@ class PolicyExplanations:
             explanation |= await self._explain_facts(caller.tenant, authority.policy, replay, record, now_ms)
         return explanation
 
-    async def _require_admin_authority(self, caller: Caller) -> TenantAuthority:
-        require_admin(caller)
+    async def _load_authority(self, caller: Caller) -> TenantAuthority:
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
         return authority
@@ -164,8 +166,9 @@ class PolicyExplanations:
         call_entries = [each for each in entries if each["kind"] != "command"]
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_CALLS["load_call"], caller.tenant, call_uuid)
-        is_reachable = row is None or await may_reach(self._runtime, caller, row)
-        if not is_reachable or not any([await may_read_entry(self._runtime, caller, each) for each in call_entries]):
+        is_reachable = row is None or await may_reach(self._runtime, caller, row, for_auditor=True)
+        may_read = [await may_read_entry(self._runtime, caller, each, for_auditor=True) for each in call_entries]
+        if not is_reachable or not any(may_read):
             raise _build_not_found(call_id)
         return call_entries
 

@@ -168,7 +168,7 @@ async def _read_until(lines: AsyncIterator[str], text: str) -> None:
     raise AssertionError(f"the tail ended before {text}")
 
 
-async def test_an_auditor_reads_the_audit_of_the_tenant_and_nothing_else(gateway: HttpGateway) -> None:
+async def test_an_auditor_reads_what_is_recorded_of_the_tenant_and_changes_nothing(gateway: HttpGateway) -> None:
     auditor = gateway.token("eve-auditor", scopes=("deputize:audit",))
     made = (
         await gateway.call("shop.rename_user", {"id": 1, "name": "Ana"}, token=gateway.token("ana"), key="audited")
@@ -183,23 +183,18 @@ async def test_an_auditor_reads_the_audit_of_the_tenant_and_nothing_else(gateway
     assert (await gateway.get(f"/v1/audit/{entry['id']}", token=auditor)).status_code == 200
     exported = await gateway.get("/v1/audit/export", token=auditor, format="jsonl")
     assert made["call_id"] in exported.text
-    # The calls themselves, decisions, approvals and everything that administers stay closed.
-    for path in (
-        f"/v1/calls/{made['call_id']}",
-        f"/v1/calls/{made['call_id']}/audit",
-        f"/v1/calls/{made['call_id']}/decision",
-    ):
-        assert (await gateway.get(path, token=auditor)).status_code == 404, path
-    for path in (
-        "/v1/policies",
-        "/v1/revocations",
-        "/v1/servers",
-        "/v1/secrets",
-        "/v1/switches",
-        "/v1/observations",
-        "/v1/holds",
-    ):
+    calls = f"/v1/calls/{made['call_id']}"
+    for path in (f"{calls}/audit", f"{calls}/decision", "/v1/policies", "/v1/servers", "/v1/switches", "/v1/grants"):
+        assert (await gateway.get(path, token=auditor)).status_code == 200, path
+    # Arguments, results and progress, and everything else that administers, stay closed.
+    assert (await gateway.get(calls, token=auditor)).status_code == 404
+    assert (await gateway.get(f"{calls}/export", token=auditor)).status_code == 404
+    assert (await gateway.get(f"{calls}/events", token=auditor)).status_code == 404
+    for path in ("/v1/revocations", "/v1/secrets", "/v1/observations", "/v1/holds"):
         assert (await gateway.get(path, token=auditor)).status_code == 403, path
+    off = {"kind": "tool", "value": "shop.get_user", "off": True}
+    assert (await gateway.post("/v1/switches", off, token=auditor)).status_code == 403
+    assert (await gateway.get(f"/v1/calls/{other['call_id']}/audit", token=auditor)).status_code == 404
     assert (await gateway.call("shop.rename_user", {"id": 1, "name": "B"}, token=auditor)).status_code == 403
     assert (await gateway.get("/v1/calls", token=auditor)).json()["calls"] == []
     # An agent does not get it unless it is named.
