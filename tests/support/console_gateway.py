@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from deputize.core.contract.tools import FlowTool
+from deputize.core.contract.tools import FlowTool, PythonTool
 from deputize.core.settings import ConsoleSettings, IssuerSettings, McpServerSettings, ServiceSettings, Settings
 from deputize.core.settings.runs import RunSettings
 from deputize.govern.approvals.approval_codes import ApprovalCode
@@ -139,7 +139,7 @@ async def open_console_gateway(
     codes: bool = False,
     servers: Sequence[McpServerSettings] = (),
     services: Sequence[ServiceSettings] = (),
-    flows: Sequence[FlowTool] = (),
+    tools: Sequence[PythonTool | FlowTool] = (),
 ) -> AsyncIterator[ConsoleGateway]:
     """With a provider, or with codes."""
     port = reserve_port()
@@ -170,7 +170,7 @@ async def open_console_gateway(
                 )
             return settings.model_copy(update=changes)
 
-        opening = {"worker": True, "show_code": told.append if codes else None, "tools": (*TOOLS, *flows)}
+        opening = {"worker": True, "show_code": told.append if codes else None, "tools": (*TOOLS, *tools)}
         async with serve_gateway(dsn, folder, change=change, gateway_options=opening) as gateway:
             await _put_policies(gateway)
             yield ConsoleGateway(gateway=gateway, url=url, provider=provider, codes=told)

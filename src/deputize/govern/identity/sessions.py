@@ -1,8 +1,9 @@
 """Seal console sessions into browser cookies: encrypted, authenticated and short-lived.
 
-A session holds the result of a verified ID token, or of an approval code for one approval request. The server stores
-nothing, so every gateway with the same master key can open it. `operations/approvals/console_sessions.py` checks
-revocations on each use.
+A session holds the result of a verified ID token, or of an approval code for one approval request. It is no token: what
+it may do is what the console's pages offer, by the same methods of the gateway as REST. The server stores nothing, so
+every gateway with the same master key can open it. `operations/approvals/console_sessions.py` checks revocations on
+each use.
 """
 
 import base64

@@ -1,7 +1,8 @@
 """Serve the console's pages, where signed-in people see what agents do and why, decide, and stop what should not go on.
 
     /console                    what needs this user, the newest calls, and charts of the last hour
-    /console/calls              calls as they happen, with filters; /console/calls/{id} is one call with its reasons
+    /console/calls              calls as they happen, with filters; /console/calls/{id} is one call with its reasons,
+                                and with the forms that cancel, retry and undo it
     /console/flows/{id}         the graph of one call of a flow, its steps and their calls
     /console/approvals          the approval requests that wait for this user
     /console/approvals/{id}     one approval request on one screen, with the forms that decide it
@@ -88,6 +89,10 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(call_path, calls.require_session(calls.show_call)),
             Route(f"{call_path}/cancel", calls.require_session(calls.confirm_cancel), methods=["GET"]),
             Route(f"{call_path}/cancel", calls.cancel, methods=["POST"]),
+            Route(f"{call_path}/retry", calls.require_session(calls.confirm_retry), methods=["GET"]),
+            Route(f"{call_path}/retry", calls.retry, methods=["POST"]),
+            Route(f"{call_path}/undo", calls.require_session(calls.confirm_undo), methods=["GET"]),
+            Route(f"{call_path}/undo", calls.undo, methods=["POST"]),
             Route(f"{FLOWS_PAGE_PATH}/{{flow_id}}", flows.require_session(flows.show_flow)),
             Route(AUDIT_PAGE_PATH, audit.require_session(audit.list_entries)),
             Route(f"{AUDIT_PAGE_PATH}/export", audit.require_session(audit.export)),

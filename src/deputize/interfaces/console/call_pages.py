@@ -1,4 +1,6 @@
-"""Show calls as they happen and one call with its reasons, show audit entries, and cancel a call after a question."""
+"""Show calls as they happen, one call with its reasons, and audit entries; cancel, retry and undo a call after a
+question.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,11 +10,19 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deputize.core.caller import Caller
+from deputize.core.caller import UNDO_SCOPE, Caller
+from deputize.core.contract.contract import MutationClass
 from deputize.core.errors import CallNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AUDIT_PAGE_PATH, CALLS_PAGE_PATH
+from deputize.core.states import TERMINAL_STATES, State
 from deputize.interfaces.audit_download import build_export_headers, stream_export
-from deputize.interfaces.console.call_view import build_call_view, build_entry_view, build_row, build_rows
+from deputize.interfaces.console.call_view import (
+    build_call_view,
+    build_entry_view,
+    build_row,
+    build_rows,
+    build_undo_view,
+)
 from deputize.interfaces.console.csrf import SECURITY_HEADERS, read_form, require_form_token
 from deputize.interfaces.console.entry_query import (
     FILTERS,
@@ -31,6 +41,7 @@ from deputize.operations.gateway import (
     ConsoleSession,
     Gateway,
     TailEvent,
+    UndoSelection,
     require_full_operator,
 )
 
@@ -122,18 +133,14 @@ class CallPages(ConsolePages):
         may_see_steps = caller.is_admin or _is_own(caller, call)
         is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
         view = build_call_view(call, entries, decision, now=gateway.clock.now(), is_flow=is_flow)
-        may_cancel = caller.can_operate or _is_own(caller, call)
-        return self._render_page("call.html", session, has_script=True, call=view, may_cancel=may_cancel)
+        return self._render_page("call.html", session, has_script=True, call=view, acts=_list_acts(caller, call))
 
     async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:
         call_id = _parse_call_id(request)
         return await self._render_cancel(session, call_id)
 
     async def cancel(self, request: Request) -> Response:
-        form = await read_form(request, origin=self._console.origin)
-        session = await self._load_session(request)
-        require_form_token(form.get("form_token"), session.form_token)
-        call_id = _parse_call_id(request)
+        session, call_id, _ = await self._read_call_form(request)
         try:
             await self._get_gateway().cancellations.cancel_call(session.caller, call_id)
         except CallNotFound:
@@ -141,6 +148,89 @@ class CallPages(ConsolePages):
         except Problem as problem:
             return await self._render_cancel(session, call_id, problem)
         return self._redirect(f"{CALLS_PAGE_PATH}/{call_id}")
+
+    async def confirm_retry(self, request: Request, session: ConsoleSession) -> Response:
+        return await self._render_retry(session, _parse_call_id(request))
+
+    async def retry(self, request: Request) -> Response:
+        """Retry the call, and show the one that was made; what refuses that one is on its page."""
+        session, call_id, _ = await self._read_call_form(request)
+        try:
+            outcome = await self._get_gateway().retry_call(session.caller, call_id)
+        except CallNotFound:
+            raise
+        except Problem as problem:
+            return await self._render_retry(session, call_id, problem)
+        return self._redirect(f"{CALLS_PAGE_PATH}/{outcome.call_id}")
+
+    async def confirm_undo(self, request: Request, session: ConsoleSession) -> Response:
+        return await self._render_undo(session, _parse_call_id(request))
+
+    async def undo(self, request: Request) -> Response:
+        """Undo what the plan that the page showed has ready, and show what was done and what is left."""
+        session, call_id, form = await self._read_call_form(request)
+        selection = UndoSelection(call_id=call_id)
+        try:
+            answer = await self._get_gateway().undo.execute_undo(session.caller, selection, form.get("digest", ""))
+        except Problem as problem:
+            return await self._render_undo(session, call_id, problem)
+        return await self._render_undo(session, call_id, answer=answer)
+
+    async def _read_call_form(self, request: Request) -> tuple[ConsoleSession, str, dict[str, str]]:
+        form = await read_form(request, origin=self._console.origin)
+        session = await self._load_session(request)
+        require_form_token(form.get("form_token"), session.form_token)
+        return session, _parse_call_id(request), form
+
+    async def _render_undo(
+        self,
+        session: ConsoleSession,
+        call_id: str,
+        problem: Problem | None = None,
+        answer: Mapping[str, Any] | None = None,
+    ) -> Response:
+        gateway, caller = self._get_gateway(), session.caller
+        # A call of others is not there, also if nothing of it can be undone.
+        await gateway.calls.describe_call(caller, call_id)
+        plan = None if answer is None else answer["left"]
+        if plan is None:
+            plan = await gateway.undo.plan_undo(caller, UndoSelection(call_id=call_id))
+        return self._render_page(
+            "undo.html",
+            session,
+            status=200 if problem is None else problem.spec.http,
+            call_id=call_id,
+            may_undo=UNDO_SCOPE in caller.scopes,
+            alert=None if problem is None else build_alert(problem),
+            **build_undo_view(plan, () if answer is None else answer["made"], now=gateway.clock.now()),
+        )
+
+    async def _render_retry(self, session: ConsoleSession, call_id: str, problem: Problem | None = None) -> Response:
+        """Ask before a call is retried, which its maker alone may, as over REST."""
+        call = await self._get_gateway().calls.describe_call(session.caller, call_id)
+        if not _is_own(session.caller, call):
+            raise CallNotFound("no call has this id, or it is not yours", details={"call_id": call_id})
+        return self._render_page(
+            "confirm.html",
+            session,
+            status=200 if problem is None else problem.spec.http,
+            title="Retry this call?",
+            facts=[
+                ("Tool", format_line(call["tool"]["name"])),
+                ("State", format_line(str(call["state"]).replace("_", " "))),
+                ("Call", format_line(call_id)),
+            ],
+            notes=[
+                "It is called again with the same arguments, as a call of yours that the policies decide on.",
+                "That is refused where it could do something twice. Retrying several times makes one call.",
+            ],
+            action=f"{CALLS_PAGE_PATH}/{call_id}/retry",
+            button="Retry the call",
+            back_path=f"{CALLS_PAGE_PATH}/{call_id}",
+            asks_reason=False,
+            alert=None if problem is None else build_alert(problem),
+            reason="",
+        )
 
     async def _render_cancel(self, session: ConsoleSession, call_id: str, problem: Problem | None = None) -> Response:
         call = await self._get_gateway().calls.describe_call(session.caller, call_id)
@@ -199,6 +289,23 @@ class AuditPages(CallPages):
 def _is_own(caller: Caller, call: Mapping[str, Any]) -> bool:
     """Tell whether a person or their agents made a stored call."""
     return bool(call.get("user") == caller.user)
+
+
+def _list_acts(caller: Caller, call: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the forms of a call that this person may open, by name and text. The gateway decides when one is sent.
+
+    A read that was answered at once has no state to act on: repeating it is a new call.
+    """
+    is_own, state = _is_own(caller, call), State(call["state"])
+    acts = []
+    if state not in TERMINAL_STATES:
+        return [("cancel", "Cancel…")] if is_own or caller.can_operate else []
+    if is_own and state is not State.SUCCEEDED:
+        acts.append(("retry", "Retry…"))
+    changed_something = call.get("mutation_class", MutationClass.READ) != MutationClass.READ
+    if changed_something and (is_own or caller.is_auditor):
+        acts.append(("undo", "Undo…"))
+    return acts
 
 
 def _parse_call_id(request: Request) -> str:

@@ -31,6 +31,23 @@ DECISION_BADGES: Final = {
     "ask": ("●", "ask", "pending"),
     "deny": ("⊘", "deny", "bad"),
 }
+# Of a step of an undo, by its verdict or the reason why it stays.
+_VERDICT_BADGES: Final = {
+    "ready": ("↶", "is taken back", "good"),
+    "already_undone": ("✓", "taken back already", "plain"),
+    "is_undo": ("–", "took back another one", "plain"),
+    "undo_uncertain": ("?", "stays: an undo of it has an unknown outcome", "pending"),
+    "uncertain": ("?", "stays: its own outcome is unknown", "pending"),
+    "irreversible": ("✕", "stays: cannot be undone", "bad"),
+    "window_over": ("✕", "stays: the time to undo it is over", "bad"),
+    "not_kept": ("✕", "stays: what an undo needs is no longer kept", "bad"),
+    "not_bound": ("✕", "stays: the contract does not say how", "bad"),
+    "no_tool": ("✕", "stays: the tool that undoes it is missing", "bad"),
+    "changed_since": ("✕", "stays: changed by others since", "bad"),
+    "concurrent": ("✕", "stays: others are changing it now", "bad"),
+    "not_allowed": ("⊘", "stays: you may not undo it", "bad"),
+    "would_fail": ("✕", "stays: its tool says it would fail", "bad"),
+}
 _WAITING_LABELS: Final = {
     "awaiting_approval": ("waits for approval", "pending"),
     "queued": ("queued", "plain"),
@@ -207,4 +224,42 @@ def build_entry_view(found: Mapping[str, Any], *, now: datetime) -> dict[str, An
         "user": _name_person(found["user"]),
         "agents": [_name_person(each) for each in found["agents"]],
         "values": [build_value_view(name, value) for name, value in found["entry"].items()],
+    }
+
+
+def build_undo_view(plan: Mapping[str, Any], made: Sequence[Mapping[str, Any]], *, now: datetime) -> dict[str, Any]:
+    """Describe the plan of an undo, and what was done of it."""
+    return {
+        "digest": format_line(plan["digest"]),
+        "ready": plan["ready"],
+        "is_complete": plan["is_complete"],
+        "steps": [_build_undo_step(each, now=now) for each in plan["steps"]],
+        "made": [
+            {
+                "call_id": each["call_id"],
+                "undone_call_id": each["undone_call_id"],
+                "tool": format_line(each["tool"] or ""),
+                "state": build_badge(STATE_BADGES, str(each["state"])),
+                "error": format_line(each["error"] or ""),
+            }
+            for each in made
+        ],
+    }
+
+
+def _build_undo_step(step: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    return {
+        "call_id": step["call_id"],
+        "tool": format_line(step["tool"]),
+        "version": format_line(step["version"]),
+        "at": build_time_view(step["at"], now=now),
+        "user": _name_person(step["user"]),
+        "agents": [_name_person(each) for each in step["agents"]],
+        "effects": [format_line(f"{each['op']} {each['resource']}/{each['scope']}") for each in step["effects"]][
+            :_MAX_ITEMS
+        ],
+        "verdict": build_badge(_VERDICT_BADGES, step["reason"] or step["verdict"]),
+        "detail": to_display_text(str(step["detail"] or ""), 600),
+        "undo_tool": format_line(step["undo_tool"] or "") if step["verdict"] == "ready" else "",
+        "until": build_time_view(step["undo_until"], now=now) if step["verdict"] == "ready" else None,
     }

@@ -31,4 +31,6 @@ def choose_own_path(path: str) -> str:
 
 def strip_form_action(path: str) -> str:
     """Return the path of the page that a form is on, since a form's own path has no page."""
-    return re.sub(r"/(?:code|approve|deny|cancel|revoke|off|on)$|/[^/]+/(?:link|unlink)$|/callback$", "", path)
+    return re.sub(
+        r"/(?:code|approve|deny|cancel|retry|undo|revoke|off|on)$|/[^/]+/(?:link|unlink)$|/callback$", "", path
+    )

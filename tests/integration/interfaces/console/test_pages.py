@@ -22,6 +22,7 @@ from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, OPERATE_SCOPE, UNDO_S
 from deputize.core.clock import Clock
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
+from tests.support import notebook_tools
 from tests.support.approval_gateway import APPROVAL_POLICIES
 from tests.support.chromium import EXECUTABLE, open_tab
 from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
@@ -34,10 +35,10 @@ HOSTILE = "<script>document.title='owned'</script>\u202egpj.exe\u200b=cmd|' /C c
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 # The tenant, the user and the scopes of each person.
 PEOPLE: dict[str, tuple[str, str, frozenset[str]]] = {
-    "administrator": ("dev", "root", frozenset({ADMIN_SCOPE, UNDO_SCOPE, "shop:write"})),
+    "administrator": ("dev", "root", frozenset({ADMIN_SCOPE, UNDO_SCOPE, "book:write"})),
     "operator": ("dev", "oda", frozenset({OPERATE_SCOPE, UNDO_SCOPE})),
     "auditor": ("dev", "aud", frozenset({AUDIT_SCOPE})),
-    "maker": ("dev", "ana", frozenset({UNDO_SCOPE, "shop:write"})),
+    "maker": ("dev", "ana", frozenset({UNDO_SCOPE, "book:write", "shop:delete"})),
     "guest": ("dev", "guest", frozenset()),
     "other administrator": ("other", "olaf", frozenset({ADMIN_SCOPE})),
 }
@@ -47,6 +48,8 @@ PAGES: dict[str, tuple[int, int, int, int, int, int]] = {
     "/console/calls": (200, 200, 200, 200, 200, 200),
     "/console/calls/{call_id}": (200, 200, 200, 200, 404, 404),
     "/console/calls/{call_id}/cancel": (200, 200, 403, 200, 404, 404),
+    "/console/calls/{call_id}/retry": (404, 404, 404, 200, 404, 404),
+    "/console/calls/{call_id}/undo": (200, 200, 200, 200, 404, 404),
     "/console/flows/{flow_id}": (200, 404, 404, 200, 404, 404),
     "/console/audit": (200, 200, 200, 200, 200, 200),
     "/console/audit/{entry_id}": (200, 200, 200, 200, 404, 404),
@@ -93,7 +96,7 @@ class World(dict[str, str]):
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def console(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleGateway]:
     async with open_console_gateway(
-        module_database, tmp_path_factory.mktemp("pages"), codes=True, flows=[FLOW]
+        module_database, tmp_path_factory.mktemp("pages"), codes=True, tools=[FLOW, *notebook_tools.TOOLS]
     ) as opened:
         yield opened
 
@@ -121,12 +124,15 @@ def find_form_token(page: httpx2.Response) -> str:
 
 
 def _seal_session(console: ConsoleGateway, role: str, **more: Any) -> str:
-    tenant, user, scopes = PEOPLE[role]
+    return _seal(console, *PEOPLE[role], role, **more)
+
+
+def _seal(console: ConsoleGateway, tenant: str, user: str, scopes: frozenset[str], name: str, **more: Any) -> str:
     assert console.gateway.in_process is not None
     now = Clock().epoch_ms() // 1000
     caller = Caller(
-        tenant=tenant, user=user, scopes=scopes, issuer="urn:deputize:development", token_id=f"page {role}",
-        expires_at=now + 900, issued_at=now, auth_time=now, human=True, console=True, only_decides=True,
+        tenant=tenant, user=user, scopes=scopes, issuer="urn:deputize:development", token_id=f"page {name}",
+        expires_at=now + 900, issued_at=now, auth_time=now, human=True, console=True,
         **more,
     )  # fmt: skip
     return console.gateway.in_process.console_access._sessions.seal_session(caller)
@@ -386,6 +392,106 @@ async def test_an_operator_cancels_calls_of_others_and_changes_no_more_than_that
         on = await browser.get("/console/switches/on?kind=agent&value=nobody")
         turned = {"form_token": find_form_token(on), "kind": "agent", "value": "nobody"}
         assert (await browser.post("/console/switches/on", turned)).status_code == 303
+
+
+async def test_a_call_is_retried_by_its_maker_and_only_where_that_does_nothing_twice(
+    console: ConsoleGateway, world: World
+) -> None:
+    call_id, _ = await console.request_approval("retried", id=81)
+    path = f"/console/calls/{call_id}"
+    async with open_as(console, "maker") as browser, open_as(console, "administrator") as other:
+        form = {"form_token": find_form_token(await browser.get(f"{path}/retry"))}
+        refused = await browser.post(f"{path}/retry", form)
+        assert refused.status_code == 409
+        assert "it has not ended yet" in visible_text(refused)
+        assert (await browser.post(f"{path}/cancel", form)).status_code == 303
+        assert f"{path}/retry" in (await browser.get(path)).text
+        assert (await browser.post(f"{path}/retry", form, origin="https://evil.example")).status_code == 403
+        assert (await browser.post(f"{path}/retry", form, sec_fetch_mode="cors")).status_code == 403
+        assert (await browser.post(f"{path}/retry", {"form_token": "wrong"})).status_code == 403
+        theirs = {"form_token": find_form_token(await other.get("/console/sign-out"))}
+        assert (await other.post(f"{path}/retry", theirs)).status_code == 404
+        assert f"{path}/retry" not in (await other.get(path)).text
+    # A session has the scopes of its person and no others.
+    async with console.open_browser() as browser:
+        tenant, user, _ = PEOPLE["maker"]
+        browser.http.cookies.set("deputize-session", _seal(console, tenant, user, frozenset(), "bare"))
+        bare = {"form_token": find_form_token(await browser.get(f"{path}/retry"))}
+        landed = await browser.post(f"{path}/retry", bare)
+        assert landed.status_code == 303
+        assert "required scope is missing" in visible_text(await browser.get(landed.headers["location"]))
+    async with open_as(console, "maker") as browser:
+        form = {"form_token": find_form_token(await browser.get(f"{path}/retry"))}
+        first, again = [await browser.post(f"{path}/retry", form, sec_fetch_mode="navigate") for _ in range(2)]
+        assert first.status_code == 303
+        assert first.headers["location"] == again.headers["location"] != path
+        made = visible_text(await browser.get(first.headers["location"]))
+        assert "waits for approval" in made
+        assert "shop.delete_user" in made
+
+
+async def test_an_undo_shows_its_plan_first_and_does_exactly_that(console: ConsoleGateway, world: World) -> None:
+    notebook_tools.notes.clear()
+    token = console.gateway.token("ana", agent="billing-bot", scopes=("book:write",))
+
+    async def write(tool: str, key: str, **arguments: str) -> str:
+        answer = await console.gateway.call(f"book.{tool}", arguments, key=key, token=token)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["call_id"])
+
+    call_id = await write("add", "undone", name="page", text="milk")
+    path = f"/console/calls/{call_id}"
+    async with open_as(console, "maker") as browser, open_as(console, "operator") as other:
+        assert f"{path}/undo" in (await browser.get(path)).text
+        plan = await browser.get(f"{path}/undo")
+        text = visible_text(plan)
+        for said in (
+            "is taken back by book.remove",
+            "book.add",
+            "create book.notes/page",
+            "billing-bot",
+            "Undo 1 call",
+        ):
+            assert said in text
+        digest = re.search(r'name="digest" value="(\w+)"', plan.text)
+        assert digest is not None
+        form = {"form_token": find_form_token(plan), "digest": digest[1]}
+        seen = await other.get(f"{path}/undo")
+        assert "is not yours: an administrator can undo it" in visible_text(seen)
+        assert "Undo 1 call" not in visible_text(seen)
+        theirs = {**form, "form_token": find_form_token(await other.get("/console/sign-out"))}
+        assert (await other.post(f"{path}/undo", theirs)).status_code == 409
+        assert (await browser.post(f"{path}/undo", {**form, "form_token": "wrong"})).status_code == 403
+        assert (await browser.post(f"{path}/undo", form, origin="https://evil.example")).status_code == 403
+        changed = await browser.post(f"{path}/undo", {**form, "digest": "00"})
+        assert changed.status_code == 409
+        assert "Undo 1 call" in visible_text(changed)
+        assert notebook_tools.notes == {"page": "milk"}
+        done = await browser.post(f"{path}/undo", form, sec_fetch_mode="navigate")
+        assert done.status_code == 200
+        assert find_page_fault(done.content) is None
+        assert "✓ succeeded book.remove took back a call" in visible_text(done)
+        assert "taken back already" in visible_text(done)
+        assert notebook_tools.notes == {}
+        mailed = await write("mail", "mailed", name="page")
+        stays = visible_text(await browser.get(f"/console/calls/{mailed}/undo"))
+        assert "stays: cannot be undone" in stays
+        assert "Undo 1 call" not in stays
+        read = await browser.get(f"/console/calls/{world['read_id']}/undo")
+        assert "changed nothing that can be taken back" in visible_text(read)
+
+
+async def test_an_undo_never_overwrites_what_others_changed_since(console: ConsoleGateway, world: World) -> None:
+    notebook_tools.notes.clear()
+    agent = console.gateway.token("ana", agent="billing-bot", scopes=("book:write",))
+    zoe = console.gateway.token("zoe", scopes=("book:write",))
+    added = await console.gateway.call("book.add", {"name": "both", "text": "a"}, key="both-1", token=agent)
+    later = await console.gateway.call("book.change", {"name": "both", "text": "b"}, key="both-2", token=zoe)
+    assert (added.status_code, later.status_code) == (200, 200)
+    async with open_as(console, "maker") as browser:
+        text = visible_text(await browser.get(f"/console/calls/{added.json()['call_id']}/undo"))
+        assert "stays: changed by others since" in text
+        assert "Undo 1 call" not in text
 
 
 async def test_a_simulated_call_is_decided_with_its_rules_and_what_was_typed_is_kept(

@@ -183,13 +183,13 @@ async def test_an_auditor_reads_what_is_recorded_of_the_tenant_and_changes_nothi
     assert (await gateway.get(f"/v1/audit/{entry['id']}", token=auditor)).status_code == 200
     exported = await gateway.get("/v1/audit/export", token=auditor, format="jsonl")
     assert made["call_id"] in exported.text
-    calls = f"/v1/calls/{made['call_id']}"
-    for path in (f"{calls}/audit", f"{calls}/decision", "/v1/policies", "/v1/servers", "/v1/switches", "/v1/grants"):
+    call = f"/v1/calls/{made['call_id']}"
+    for path in (f"{call}/audit", f"{call}/decision", "/v1/policies", "/v1/servers", "/v1/switches", "/v1/grants"):
         assert (await gateway.get(path, token=auditor)).status_code == 200, path
     # Arguments, results and progress, and everything else that administers, stay closed.
-    assert (await gateway.get(calls, token=auditor)).status_code == 404
-    assert (await gateway.get(f"{calls}/export", token=auditor)).status_code == 404
-    assert (await gateway.get(f"{calls}/events", token=auditor)).status_code == 404
+    assert (await gateway.get(call, token=auditor)).status_code == 404
+    assert (await gateway.get(f"{call}/export", token=auditor)).status_code == 404
+    assert (await gateway.get(f"{call}/events", token=auditor)).status_code == 404
     for path in ("/v1/revocations", "/v1/secrets", "/v1/observations", "/v1/holds"):
         assert (await gateway.get(path, token=auditor)).status_code == 403, path
     off = {"kind": "tool", "value": "shop.get_user", "off": True}
