@@ -167,7 +167,8 @@ class _Compensator:
             ((row, *_),) = await load_entries(connection, tenant, [UUID(entry_id)])
             writers = await find_later_writers(connection, tenant, [entry_id])
         verdict = judge_entry(row, keys, tools)
-        if verdict.verdict == "done":
+        # What was taken back and done again is there.
+        if verdict.verdict == "done" and row["is_undone"]:
             await self._save_taken_back(effect, row["compensation_class"], str(row["undo_call_id"]))
             return
         if verdict.verdict == "ready" and entry_id in writers:

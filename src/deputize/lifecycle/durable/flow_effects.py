@@ -187,7 +187,7 @@ async def _describe_left(
     for place, effect in enumerate(effects):
         row = None if effect.entry_id is None else rows[effect.entry_id]
         judged = _judge(effect, row, keys, tools)
-        if row is not None and judged.verdict == "done":
+        if row is not None and judged.verdict == "done" and row["is_undone"]:
             fields = {"class": row["compensation_class"], "undo_call_id": str(row["undo_call_id"])}
             taken_back.append(effect.describe(**fields))
         else:

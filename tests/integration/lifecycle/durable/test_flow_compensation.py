@@ -218,6 +218,27 @@ async def test_what_someone_changed_since_is_never_overwritten(fresh_database: s
         assert notes["old"] == "bob"
 
 
+async def test_what_was_taken_back_and_done_again_is_left(fresh_database: str, tmp_path: Path) -> None:
+    gate = Gate(ToolFailed("no such account"))
+    async with open_saga_lab(fresh_database, tmp_path, make_flow_tool("again", CHANGES[1], FAILING)) as lab:
+        set_behaviour("comp-broken", gate)
+        flow_id = await start(lab, "again")
+        await gate.began.wait()
+        person, undo = await make_person(lab), lab.gateway.undo
+        call_id = str(await lab.db.fetchval("select call_id from deputize.journal where undoes is null"))
+        for _ in range(2):
+            selection = UndoSelection(call_id=call_id)
+            planned = await undo.plan_undo(person, selection)
+            (made,) = (await undo.execute_undo(person, selection, planned["digest"]))["made"]
+            call_id = made["call_id"]
+        assert notes["old"] == "o2"
+        gate.open.set()
+        report = await wait_for_report(lab, flow_id)
+        assert (report["state"], list_reasons(report)) == ("incomplete", [("two", "already_undone")])
+        assert "was itself taken back since" in report["left"][0]["detail"]
+        assert len(await load_tasks(lab, flow_id)) == 1
+
+
 async def test_nothing_is_taken_back_with_more_authority_than_the_caller_has(
     fresh_database: str, tmp_path: Path
 ) -> None:
