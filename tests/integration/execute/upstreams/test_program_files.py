@@ -284,7 +284,7 @@ def test_a_sandbox_sees_of_a_virtual_environment_what_python_needs_and_nothing_b
     for name in ("pyvenv.cfg", "master.key", "server.py"):
         (project / name).touch()
     server = McpServerSettings(
-        name="shop", command=(str(project / "bin" / "python"), str(project / "server.py")), accept_risk="unpinned",
+        name="shop", command=(str(project / "bin" / "python"), str(project / "server.py")), accept_risk=("unpinned",),
         sandbox=True,
     )  # fmt: skip
     program = program_snapshot.prepare_sandboxed_program(server, os.defpath, snapshot, None)

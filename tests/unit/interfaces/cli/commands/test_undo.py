@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requirement("NEW-2")
 
 
 def plan(*entry_ids: str) -> dict[str, Any]:
-    steps = [
+    steps: list[dict[str, Any]] = [
         {
             "entry_id": each, "call_id": f"call-{each}", "tool": "book.add", "effects": [], "verdict": "ready",
             "undo_tool": "book.remove", "detail": None,
