@@ -129,6 +129,17 @@ def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: 
 
 
 @pytest.mark.parametrize(
+    ("host", "why"),
+    [("a.example:0", "1 to 65535"), ("a.example:65536", "1 to 65535"), ("..:443", "a host"), ("[:::]:443", "'::'")],
+)
+def test_a_host_of_a_sandbox_is_one_that_its_proxy_takes(host: str, why: str) -> None:
+    said = {"name": "orders", "command": ("orders",), "sandbox": True}
+    assert McpServerSettings.model_validate({**said, "hosts": ("a.example:443", "[::1]:443")}).hosts
+    with pytest.raises(ValidationError, match=why):
+        McpServerSettings.model_validate({**said, "hosts": (host,)})
+
+
+@pytest.mark.parametrize(
     ("said", "why"),
     [
         ({"url": "http://orders.example/mcp", "credential": "link"}, "https"),

@@ -1,5 +1,6 @@
 """Define the MCP servers whose tools this gateway serves: `[[servers]]`."""
 
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -11,7 +12,25 @@ from deputize.core.mcp.elicitation import CapabilityFamily
 from deputize.core.settings.base import SettingsSection
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Target = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}$")]
+
+
+def _require_target(target: str) -> str:
+    """Refuse what the proxy of a sandbox would not take: its program would never be started."""
+    host, _, port = target.rpartition(":")
+    if not 0 < int(port) < 65_536:
+        raise ValueError("a port of hosts is a number from 1 to 65535")
+    if host.startswith("["):
+        IPv6Address(host[1:-1])
+    elif not host.strip("."):
+        raise ValueError("write a host and a port, as in api.example.com:443")
+    return target
+
+
+Target = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}$"),
+    AfterValidator(_require_target),
+]
 FactName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 _FACT_PREFIX: Final = "arguments."
 # Of a fact that is a member of the argument `body`.
@@ -332,8 +351,6 @@ class McpServerSettings(SettingsSection):
         if (self.folders or self.hosts) and not self.sandbox:
             name = "folders" if self.folders else "hosts"
             raise ValueError(f"a program without a sandbox reaches all {name}: set sandbox = true, or remove {name}")
-        if not all(0 < int(each.rpartition(":")[2]) < 65_536 for each in self.hosts):
-            raise ValueError("a port of hosts is a number from 1 to 65535")
         return self
 
     @model_validator(mode="after")

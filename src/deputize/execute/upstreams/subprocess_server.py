@@ -234,10 +234,10 @@ async def start_process(
     try:
         await asyncio.to_thread(folder.create)
         if sandboxes is not None:
+            proxy = EgressProxy(frozenset(server.hosts), note_attempt) if server.hosts else None
+            # From here on nothing fails: nobody else would end it.
             sandbox = await _start_sandbox(server, sandboxes, folder, environment)
-            proxy = None
-            if sandbox.listener is not None:
-                proxy = EgressProxy(frozenset(server.hosts), note_attempt)
+            if proxy is not None and sandbox.listener is not None:
                 proxy.start(sandbox.listener)
             return ServerProcess(server, sandbox, folder, has_credential=secret is not None, proxy=proxy)
         program = await asyncio.to_thread(prepare_program, server, environment["PATH"], folder.files)
