@@ -274,6 +274,14 @@ async def test_an_agent_asks_again_once_nobody_answered_in_time(lab: GatewayLab,
     assert [each["task_id"] for each in await requests.list_requests(ana)] == [second["task_id"]]
 
 
+async def test_a_call_is_asked_for_by_its_id_however_that_is_written(lab: GatewayLab, session: str) -> None:
+    bot = await lab.make_caller("kim", agent="bot", scopes=("book:write",))
+    added = await call(lab, "add", session, by=bot, name="a", text="1")
+    requests = lab.gateway.undo.requests
+    first = await requests.request_undo(bot, added)
+    assert (await requests.request_undo(bot, f"urn:uuid:{added.upper()}"))["task_id"] == first["task_id"]
+
+
 async def test_agents_fill_no_list_of_requests_without_end(
     lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

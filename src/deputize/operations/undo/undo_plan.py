@@ -65,7 +65,8 @@ class UndoSelection:
             raise MalformedRequest("an agent's calls are taken back since a time", details={"field": "since"})
         if self.call_id is not None:
             try:
-                UUID(self.call_id)
+                # It is compared with stored ids, and becomes part of the command that a person is to run.
+                object.__setattr__(self, "call_id", str(UUID(self.call_id)))
             except ValueError as error:
                 raise MalformedRequest("call_id is not the id of a call", details={"field": "call_id"}) from error
 
