@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,9 @@ _WIDTH, _HEIGHT = 1120, 680
 _REPORT_HEIGHT = 900
 _SCALE = 1.25
 _PAUSE_SECONDS = 0.5
+_ORDER = '{"customer": 7, "item": "lamp", "count": 2}'
+# The path of a page, and what is typed into its form before the picture is taken.
+ConsolePage = tuple[str, Mapping[str, str]]
 _MORE_CALLS = (
     "python agent.py orders__refund_order customer=ana amount=20",
     "python agent.py orders__refund_order customer=bo amount=45",
@@ -84,28 +87,56 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
     with run_demo_gateway(0) as gateway, keep_agents_busy(gateway.url, create_tokens(gateway), _PAUSE_SECONDS):
         if surprises := take_tour(gateway, has_person=False):
             raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
-        found = json.loads(_run_deputize(gateway.folder, "audit", "search", "--tool", "customers.delete", "--json"))
-        call_id, link = str(found["entries"][0]["entry"]["call"]), str(gateway.events["ready"][-1]["console"])
-        return asyncio.run(photograph_console(link, gateway.url, call_id, profile))
+        call_id = _find_ended_call(gateway.folder, "customers.delete")
+        # One more, which waits.
+        token = (gateway.folder / "cleanup-bot.token").read_text().strip()
+        _run_deputize(gateway.folder, "call", "customers.delete", "number=9", "--json", "--token", token)
+        flow_id = _find_ended_call(gateway.folder, "orders.checkout")
+        draft = gateway.folder / "drafts" / "orders-ask.cedar"
+        call = {"tool": "orders.place", "user": "eva", "agents": "support-bot", "arguments": _ORDER}
+        pages: dict[str, ConsolePage] = {
+            "console-home.png": ("", {}),
+            "console-calls.png": ("/calls", {}),
+            "console-call.png": (f"/calls/{call_id}", {}),
+            "console-flow.png": (f"/flows/{flow_id}", {}),
+            "console-audit.png": ("/audit", {}),
+            "console-tools.png": ("/tools", {}),
+            "console-tool.png": ("/tools/orders.place", {}),
+            "console-servers.png": ("/servers", {}),
+            "console-policies.png": ("/policies", {}),
+            "console-simulate.png": ("/policies/simulate", call),
+            "console-backtest.png": ("/policies/backtest", {"file": draft.name, "text": draft.read_text()}),
+            "console-agents.png": ("/agents", {}),
+            "console-switches.png": ("/switches", {}),
+        }
+        link = str(gateway.events["ready"][-1]["console"])
+        return asyncio.run(photograph_console(link, gateway.url, pages, profile))
 
 
-async def photograph_console(link: str, root: str, call_id: str, profile: Path) -> dict[str, bytes]:
+def _find_ended_call(folder: Path, tool: str) -> str:
+    """Find the newest call of a tool that has ended."""
+    found = json.loads(_run_deputize(folder, "audit", "search", "--tool", tool, "--kind", "outcome", "--json"))
+    return str(found["entries"][0]["entry"]["call"])
+
+
+async def photograph_console(link: str, root: str, pages: Mapping[str, ConsolePage], profile: Path) -> dict[str, bytes]:
     """Sign in by the link from the gateway's terminal, and photograph pages."""
-    pages = {
-        "console-home.png": "",
-        "console-calls.png": "/calls",
-        "console-call.png": f"/calls/{call_id}",
-        "console-tools.png": "/tools",
-    }
     pictures = {}
     async with open_tab(profile) as tab:
         await tab.resize(_WIDTH, _HEIGHT)
         await tab.open_url(link)
-        for name, path in pages.items():
+        for name, (path, fields) in pages.items():
             await tab.open_url(f"{root}/console{path}")
-            picture = await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
+            for field, text in fields.items():
+                await tab.evaluate(f"document.getElementById({field!r}).value = {json.dumps(text)}")
+            if fields:
+                await tab.click(".draft button")
+            end = await tab.evaluate("Math.ceil(document.body.getBoundingClientRect().bottom)")
+            height = min(int(end), _HEIGHT)
+            picture = await tab.capture_png(_WIDTH, height, scale=_SCALE)
             # A long table is drawn smaller, so that the page with it loads quickly.
-            pictures[name] = picture if len(picture) <= MAX_BYTES else await tab.capture_png(_WIDTH, _HEIGHT, scale=1)
+            pictures[name] = picture if len(picture) <= MAX_BYTES else await tab.capture_png(_WIDTH, height, scale=1)
+            await tab.resize(_WIDTH, _HEIGHT)
     return pictures
 
 
