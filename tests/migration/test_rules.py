@@ -15,8 +15,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from checks import migrations
 from deputize.core.config_error import ConfigError
+from deputize.core.contract.timing import TimeoutClass
 from deputize.interfaces.cli.local import database
 from deputize.store import migrate, schema_revision
+from deputize.store.migrations import LOCK_TIMEOUT_SECONDS
 
 CALL = """
     insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutation_class, caller_user,
@@ -174,6 +176,32 @@ async def test_a_revision_gives_up_rather_than_wait_for_a_lock(fresh_database: s
     await _upgrade(fresh_database, tmp_path)
     assert await schema_revision.current_revision(busy) == "9999_next"
     await busy.close()
+
+
+@pytest.mark.requirement("EXE-6")
+async def test_a_revision_that_got_no_lock_is_tried_again(
+    fresh_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _revision(tmp_path, "set_lock_timeout(); run_sql('alter table deputize.grants add column late text')")
+    config, busy = _config_with(tmp_path), await asyncpg.connect(fresh_database)
+    monkeypatch.setattr(migrate, "alembic_config", lambda: config)
+    under_way = busy.transaction()
+    await under_way.start()
+    await busy.execute("lock table deputize.grants in access share mode")
+    upgrading = asyncio.create_task(migrate.upgrade_async(fresh_database))
+    waiting = await asyncpg.connect(fresh_database)
+    await _until_it_waits(waiting)
+    # Behind it, calls wait for less than the shortest timeout of a class of tools.
+    await waiting.execute("set lock_timeout = '5s'")
+    async with asyncio.timeout(5):
+        assert await waiting.fetchval("select count(*) from deputize.grants") == 0
+    assert not upgrading.done()
+    await under_way.commit()
+    await upgrading
+    assert min(each.seconds for each in TimeoutClass) > LOCK_TIMEOUT_SECONDS
+    assert await schema_revision.current_revision(busy) == "9999_next"
+    for connection in (busy, waiting):
+        await connection.close()
 
 
 @pytest.fixture

@@ -26,6 +26,9 @@ _FOLDER = Path(__file__).parent / "migrations"
 # statement, and would deadlock with one that waits for this lock.
 _LOCK = "select pg_try_advisory_lock(hashtextextended('deputize.migrate', 0))"
 _LOCK_SECONDS = 0.1
+# A revision that gets no lock gives up before the calls that wait behind it time out, and is tried again.
+_MAX_ATTEMPTS = 10
+_PAUSE_SECONDS = 1.0
 _RELEASES_ALIVE = "select release, count(*) from deputize.leases where expires_at > now() group by release order by 1"
 
 # Alembic has one context per process, so that two databases cannot be migrated at once.
@@ -104,8 +107,7 @@ async def upgrade_async(dsn: str) -> None:
         await require_no_older_process(connection, list_steps(current))
         await connection.execute((_FOLDER / "roles.sql").read_text())
         await connection.execute("create schema if not exists deputize authorization deputize_owner")
-        async with _alembic_lock:
-            await _run_alembic(dsn)
+        await _run_revisions(dsn)
         await _prepare_engine(dsn, connection)
     finally:
         await connection.close()
@@ -122,6 +124,20 @@ async def _prepare_engine(dsn: str, connection: asyncpg.Connection) -> None:
             "run deputize migrate again."
         ) from error
     await connection.execute((_FOLDER / "login_privileges.sql").read_text())
+
+
+async def _run_revisions(dsn: str) -> None:
+    """Run what the database lacks; what was done before a lock was not to be had is not done again."""
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        try:
+            async with _alembic_lock:
+                await _run_alembic(dsn)
+        except asyncpg.LockNotAvailableError:
+            if attempt == _MAX_ATTEMPTS:
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return
 
 
 async def _run_alembic(dsn: str) -> None:

@@ -3,7 +3,8 @@
 A revision is one file `versions/NNNN_topic.py` with its SQL beside it, in `NNNN_topic.sql` or the folder `NNNN_topic`.
 It keeps these rules, which `python -m checks.migrations` checks:
 
-1. `upgrade` begins with `set_lock_timeout()`: a migration that waits for a lock holds up everybody behind it.
+1. `upgrade` begins with `set_lock_timeout()`: a migration that waits for a lock holds up everybody behind it, and calls
+   must not time out there. So it gives up soon, and `migrate.py` tries the revision again.
 2. An index on a table that exists is built with `create_index_concurrently`, in a revision that does nothing else: it
    commits step by step, and can be repeated from anywhere. A plain `create index` is for tables of the same revision.
 3. A table with a tenant is secured with `select deputize.secure_table(...)`; a revision that adds functions repeats the
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from alembic import op
 
-LOCK_TIMEOUT_SECONDS: Final = 5.0
+LOCK_TIMEOUT_SECONDS: Final = 0.3
 _FOLDER = Path(__file__).parent / "versions"
 _PARTITIONS = """
     select child.relname from pg_inherits join pg_class child on child.oid = inhrelid

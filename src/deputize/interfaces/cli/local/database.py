@@ -103,8 +103,9 @@ def explain_error(error: BaseException, dsn: str) -> ConfigError:
             )
         case asyncpg.LockNotAvailableError():
             message = (
-                f"Another transaction at {address} holds a lock that the migration needs, so nothing was changed: "
-                "try again when it has ended, or end it (pg_stat_activity shows it)."
+                f"Another transaction at {address} holds a lock that the migration needs. The step that needs it "
+                "changed nothing, and those before it stay: try again when the transaction has ended, or end it "
+                "(pg_stat_activity shows it)."
             )
         case TimeoutError():
             message = (
