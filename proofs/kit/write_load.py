@@ -36,11 +36,11 @@ async def send_write(http: HttpConnection, key: str, **fields: object) -> HttpRe
 
 @asynccontextmanager
 async def run_load(
-    urls: Sequence[str], token: str, *, name: str, callers: int, per_second: float | None = None
+    urls: Sequence[str], token: str, *, name: str, callers: int, per_second: float | None = None, **fields: object
 ) -> AsyncIterator[Load]:
     """Write through these gateways until the block ends, and then finish what was begun.
 
-    With a rate, callers that had to wait make up for it.
+    With a rate, callers that had to wait make up for it. The fields are sent with every call.
     """
     load, stop, began = Load(), asyncio.Event(), time.monotonic()
 
@@ -54,7 +54,7 @@ async def run_load(
                 break
             key, sent_at = f"{name}-{number}-{count}", time.monotonic()
             try:
-                answer = await send_write(http, key)
+                answer = await send_write(http, key, **fields)
             except (OSError, EOFError) as error:
                 load.failures[type(error).__name__] += 1
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -49,6 +49,8 @@ NAME = "restore"
 PROMISE = "A database that went back in time stops every gateway; a promotion or a rolling restart stops no call."
 FULL_ONLY = True
 
+# What callers say of a new key after a restore, which knows it as little as one that it lost.
+_NEW_KEYS = {"did_not_happen": True}
 # The tools that are tried on authority that was taken back: by a revocation, by a switch, by a rule.
 _WAYS = ("haul", "issue", "send")
 _MARKED = "select count(*) from deputize.lineages where went_back_at is not null"
@@ -90,8 +92,8 @@ async def prove(sandbox: Sandbox) -> Verdict:
     seed = int.from_bytes(Clock().random_bytes(4))
     sandbox.log(f"moments and acts are drawn by the seed {seed}")
     rng, restores = random.Random(seed), []
+    first_state = await make_backup(sandbox, live, "first-state")
     for number in range(sandbox.pick_size(quick=2, full=5)):
-        first_state = await make_backup(sandbox, live, f"backup-{number}")
         backup = await make_base_backup(sandbox, live, f"base-{number}")
         past = await _take_back_authority(sandbox, testbed, live, number, rng)
         set_moment(backup, past.position)
@@ -157,7 +159,7 @@ async def _take_back_authority(
         await put_policies(urls[0], testbed.admin_token, ALLOW_ALL_POLICY + rule)
         acts.add("haul")
 
-    async with run_load(urls, testbed.writer_token, name=f"past-{number}", callers=4) as load:
+    async with run_load(urls, testbed.writer_token, name=f"past-{number}", callers=4, **_NEW_KEYS) as load:
 
         async def note_moment() -> None:
             nonlocal position, kept_count, kept_acts
@@ -189,7 +191,7 @@ async def _restore(
     sandbox: Sandbox, testbed: Testbed, live: LocalPostgres, backup: LocalPostgres, past: Past
 ) -> dict[str, int | float]:
     urls = [each.url for each in testbed.gateways]
-    async with run_load(urls, testbed.writer_token, name=f"during-{past.number}", callers=4) as during:
+    async with run_load(urls, testbed.writer_token, name=f"during-{past.number}", callers=4, **_NEW_KEYS) as during:
         await asyncio.to_thread(live.kill)
         probes = [asyncio.create_task(_wait_until_stopped(each)) for each in testbed.gateways]
         await asyncio.to_thread(backup.start)
