@@ -8,6 +8,7 @@ gateway has to stop. A promotion loses nothing, and must not stop anything.
 import asyncio
 import json
 import random
+import shutil
 import sys
 import time
 from collections import Counter
@@ -331,8 +332,7 @@ async def _try_variant(
     sandbox.log(f"unnoticed: {repeated} of 5 acknowledged writes happened again")
     for gateway in testbed.gateways:
         # The records are right about the database that this one replaced.
-        for path in (gateway.folder / ".deputize" / "lineage").iterdir():
-            path.unlink()
+        shutil.rmtree(gateway.folder / ".deputize" / "lineage")
     return repeated > 0
 
 
