@@ -158,10 +158,11 @@ HOSTILE_PATHS = (".git/config", "src/.git/hooks/x", "../x", "/etc/passwd", "src/
 @pytest.mark.parametrize("branch", HOSTILE_BRANCHES)
 async def test_no_other_name_is_a_branch_of_an_agent(git: GitGateway, branch: str) -> None:
     before = git.ground.git("for-each-ref")
-    for tool, arguments in {
+    calls: dict[str, dict[str, Any]] = {
         "start": {"ref": "main"}, "push": {"expected_head": "0" * 40}, "status": {},
         "drop": {"expected_head": "0" * 40},
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for tool, arguments in calls.items():
         envelope = await git.call(tool, branch=branch, **arguments)
         assert envelope["error"]["slug"] == "schema-violation", envelope
     assert git.ground.git("for-each-ref") == before
@@ -177,10 +178,11 @@ async def test_a_ref_is_a_name_and_neither_an_option_nor_an_expression(git: GitG
 
 @pytest.mark.parametrize("path", HOSTILE_PATHS)
 async def test_a_path_is_below_the_folder_of_the_branch(git: GitGateway, path: str) -> None:
-    for tool, arguments in {
+    calls: dict[str, dict[str, Any]] = {
         "read": {"branch": "agent/two"}, "blame": {"ref": "main"}, "log": {"ref": "main"},
         "write": {"branch": "agent/two", "content": "x", "expected_sha256": "absent"},
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for tool, arguments in calls.items():
         envelope = await git.call(tool, path=path, **arguments)
         assert envelope["error"]["slug"] in REFUSED, envelope
 

@@ -151,7 +151,8 @@ def test_long_answers_come_in_pages(branches: Branches) -> None:
     head = start(branches)
     put(branches, "long.txt", "".join(f"line {number}\n" for number in range(2_000)))
     made = branches.commit("2" * 32, BRANCH, "n", head, AUTHOR, soon())
-    text, offset = "", 0
+    text = ""
+    offset: int | None = 0
     while offset is not None:
         page = read_diff(branches, head, made.head, ".", offset, 4_096, soon())
         assert len(page.diff) <= 4_096
@@ -171,7 +172,15 @@ def test_git_is_ended_with_what_it_started_when_its_time_is_over(tmp_path: Path)
         run_git(str(program), tmp_path, "status", deadline=Deadline.after(1.0))
     assert (caught.value.status, caught.value.nothing_happened) == (None, True)
     child = int((tmp_path / "pid").read_text())
-    assert any(is_gone(child) or time.sleep(0.05) for _ in range(200))
+    assert wait_until_gone(child)
+
+
+def wait_until_gone(process: int) -> bool:
+    for _ in range(200):
+        if is_gone(process):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def is_gone(process: int) -> bool:

@@ -144,20 +144,20 @@ def declare_tools(repository: Path, data: Path, remote: Path | None = None) -> t
     )
 
 
-def _declare_history(branches: Branches) -> tuple[Callable[..., Any], ...]:
-    @tool(effects="read", examples=[{"search": "fix"}], name="branches", **_SLOW_READS)
+def _declare_history(source: Branches) -> tuple[Callable[..., Any], ...]:
+    @tool(effects="read", examples=[{"search": "fix"}], **_SLOW_READS)
     @name_plainly
-    def list_branches(context: ToolContext, search: NameSearch = "") -> history.BranchList:
+    def branches(context: ToolContext, search: NameSearch = "") -> history.BranchList:
         """List branches of agents, and the branches and tags of the repository."""
-        return history.list_branches(branches, search, _begin(context))
+        return history.list_branches(source, search, _begin(context))
 
     @tool(effects="read", examples=[{"branch": _EXAMPLE_BRANCH}], **_SLOW_READS)
     @name_plainly
     def status(branch: BranchName, context: ToolContext) -> history.Status:
         """List the files of an agent's branch that differ from its head."""
         deadline = _begin(context)
-        with branches.open_branch(branch, deadline) as opened:
-            return history.read_status(branches, opened, deadline)
+        with source.open_branch(branch, deadline) as opened:
+            return history.read_status(source, opened, deadline)
 
     @tool(effects="read", examples=[{"ref": "main", "path": "src"}], **_SLOW_READS)
     @name_plainly
@@ -166,7 +166,7 @@ def _declare_history(branches: Branches) -> tuple[Callable[..., Any], ...]:
     ) -> history.CommitPage:
         """List the commits that lead to one, newest first."""
         deadline = _begin(context)
-        return history.read_log(branches, branches.find_commit(ref, deadline), path, offset, limit, deadline)
+        return history.read_log(source, source.find_commit(ref, deadline), path, offset, limit, deadline)
 
     @tool(effects="read", examples=[{"ref": "main"}], **_SLOW_READS)
     @name_plainly
@@ -175,7 +175,7 @@ def _declare_history(branches: Branches) -> tuple[Callable[..., Any], ...]:
     ) -> history.ShownCommit:
         """Read a commit, and what it changed, as a unified diff."""
         deadline = _begin(context)
-        return history.show_commit(branches, branches.find_commit(ref, deadline), path, offset, limit, deadline)
+        return history.show_commit(source, source.find_commit(ref, deadline), path, offset, limit, deadline)
 
     @tool(effects="read", examples=[{"ref": "main", "to": _EXAMPLE_BRANCH}], **_SLOW_READS)
     @name_plainly
@@ -185,13 +185,13 @@ def _declare_history(branches: Branches) -> tuple[Callable[..., Any], ...]:
     ) -> history.DiffPage:  # fmt: skip
         """Compare two commits, or the head of an agent's branch with its files, as a unified diff."""
         deadline = _begin(context)
-        before = branches.find_commit(ref, deadline)
+        before = source.find_commit(ref, deadline)
         if to:
-            after = branches.find_commit(to, deadline)
+            after = source.find_commit(to, deadline)
         else:
-            with branches.open_branch(ref, deadline) as opened:
-                after = branches.write_tree(opened, deadline)
-        return history.read_diff(branches, before, after, path, offset, limit, deadline)
+            with source.open_branch(ref, deadline) as opened:
+                after = source.write_tree(opened, deadline)
+        return history.read_diff(source, before, after, path, offset, limit, deadline)
 
     @tool(effects="read", examples=[{"ref": "main", "path": "src/main.py"}], **_SLOW_READS)
     @name_plainly
@@ -200,9 +200,9 @@ def _declare_history(branches: Branches) -> tuple[Callable[..., Any], ...]:
     ) -> history.BlamedLines:
         """Tell which commit wrote each line of a file."""
         deadline = _begin(context)
-        return history.blame_lines(branches, branches.find_commit(ref, deadline), path, offset, limit, deadline)
+        return history.blame_lines(source, source.find_commit(ref, deadline), path, offset, limit, deadline)
 
-    return list_branches, status, log, show, diff, blame
+    return branches, status, log, show, diff, blame
 
 
 class _Files:
