@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deputize import ToolConflict, ToolPrecondition
+from deputize import SemanticViolation, ToolConflict, ToolPrecondition
 from deputize.tools.files.changes import Changes
 from deputize.tools.git.branches import NO_COMMIT, Author, Branches
 from deputize.tools.git.history import read_diff, read_log
@@ -147,6 +147,34 @@ def test_links_and_repositories_in_a_tree_lead_nowhere(ground: Ground, branches:
     assert [each.name for each in ground.outside.iterdir()] == ["secret.txt"]
 
 
+def test_what_a_commit_has_in_the_place_of_kept_changes_is_neither_used_nor_lost(
+    ground: Ground, branches: Branches
+) -> None:
+    ground.commit(".deputize/files/kept/0.json", "{}")
+    head = start(branches)
+    with branches.open_branch(BRANCH, soon()) as opened:
+        assert not (opened.tree / ".deputize").exists()
+    put(branches, "n.txt", "n\n")
+    made = branches.commit("2" * 32, BRANCH, "n", head, AUTHOR, soon())
+    assert [each.path for each in branches.list_changes(head, made.head, soon())] == ["n.txt"]
+
+
+def test_a_start_that_is_repeated_finds_its_commit_also_when_the_name_has_moved(
+    ground: Ground, branches: Branches
+) -> None:
+    head = start(branches)
+    ground.commit("later.txt", "x")
+    assert start(branches) == head
+
+
+def test_asking_for_a_branch_that_there_is_not_leaves_nothing(ground: Ground, branches: Branches) -> None:
+    with pytest.raises(ToolPrecondition, match="there is no branch agent/x"):
+        branches.drop("1" * 32, BRANCH, "0" * 40, soon())
+    with pytest.raises(SemanticViolation, match="no branch of an agent"):
+        branches.drop("1" * 32, "agent/../x", "0" * 40, soon())
+    assert not (ground.folder / "data" / "branches").exists()
+
+
 def test_long_answers_come_in_pages(branches: Branches) -> None:
     head = start(branches)
     put(branches, "long.txt", "".join(f"line {number}\n" for number in range(2_000)))
@@ -191,7 +219,7 @@ def is_gone(process: int) -> bool:
 
 
 @pytest.mark.parametrize("line", range(12))
-def test_a_start_that_is_killed_anywhere_is_done_again(ground: Ground, line: int) -> None:
+def test_calls_that_are_killed_anywhere_are_done_again(ground: Ground, line: int) -> None:
     """Kill the process after so many commands of git, then repeat the call."""
     script = f"""
         import os, signal

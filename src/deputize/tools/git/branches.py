@@ -9,7 +9,6 @@ commit or in the record of the branch, where a repeated call finds it.
 import fcntl
 import os
 import shutil
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -149,7 +148,7 @@ class Branches:
         with self._hold(name, deadline) as place:
             head = self._read_head(name, deadline)
             if head == NO_COMMIT:
-                raise ToolPrecondition(f"there is no branch {name}: begin it with git.start")
+                raise _describe_absence(name)
             yield OpenBranch(name=name, head=head, place=place)
 
     def open_folder(self, branch: OpenBranch) -> Folder:
@@ -161,11 +160,13 @@ class Branches:
 
     def start(self, change: str, name: str, commit: str, deadline: Deadline) -> BranchMove:
         """Begin a branch at a commit, with the files of that commit."""
+        self._locate(name).mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._hold(name, deadline) as place:
             move, head = BranchMove(branch=name, before=NO_COMMIT, head=commit), self._read_head(name, deadline)
             if head != NO_COMMIT:
-                if _read_record(place) == {"change": change, **asdict(move)}:
-                    return move
+                record = _read_record(place) or {}
+                if (record.pop("change", ""), record.get("before")) == (change, NO_COMMIT):
+                    return BranchMove(**record)
                 raise ToolConflict(f"there is a branch {name} already, at {head}: choose another name")
             if len(self.read_heads(deadline)) >= _MAX_BRANCHES:
                 raise ToolPrecondition(f"there are {_MAX_BRANCHES} branches already: end one with git.drop")
@@ -294,15 +295,20 @@ class Branches:
     def _hold(self, name: str, deadline: Deadline) -> Iterator[Path]:
         """Wait until no other call works on a branch, and remove the locks of those that were killed."""
         self._prepare()
-        place = self._data / "branches" / require_agent_branch(name)
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        place = self._locate(name)
+        try:
+            descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise _describe_absence(name) from None
         try:
             _lock(descriptor, name, min(_WAIT_SECONDS, deadline.seconds_left / 2))
             (self.store / "refs" / "heads" / f"{name}.lock").unlink(missing_ok=True)
             yield place
         finally:
             os.close(descriptor)
+
+    def _locate(self, name: str) -> Path:
+        return self._data / "branches" / require_agent_branch(name)
 
     def _read_head(self, name: str, deadline: Deadline) -> str:
         return self.read_heads(deadline).get(name, NO_COMMIT)
@@ -323,9 +329,12 @@ class Branches:
         environment = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(place / "index")}
         for arguments in (("read-tree", commit), ("checkout-index", "--all", "--force", "-u", "--quiet")):
             self.git(*arguments, deadline=deadline, environment=environment, cwd=tree)
-        with suppress(FileNotFoundError):
-            if not stat.S_ISDIR(os.lstat(tree / RESERVED_NAME).st_mode):
-                raise ToolPrecondition(f"{RESERVED_NAME} of this commit is no folder, where changes would be kept")
+        # Changes of files are kept there, and those of a commit would be taken for them. It stays in the index.
+        reserved = tree / RESERVED_NAME
+        if reserved.is_symlink() or reserved.is_file():
+            reserved.unlink()
+        elif reserved.exists():
+            shutil.rmtree(reserved)
 
     def _remove_files(self, place: Path) -> None:
         with self._lock:
@@ -376,6 +385,10 @@ def _require_head(branch: OpenBranch, expected: str) -> OpenBranch:
             details={"expected_head": expected, "current_head": branch.head},
         )
     return branch
+
+
+def _describe_absence(name: str) -> ToolPrecondition:
+    return ToolPrecondition(f"there is no branch {name}: begin it with git.start")
 
 
 def _end_message(message: str, author: Author, change: str) -> str:
