@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from deputize import ToolContext
+from deputize import SemanticViolation, ToolContext, ToolPrecondition
 from deputize.catalog.importers.python import ATTRIBUTE
+from deputize.core.settings import Settings
+from deputize.core.settings.builtin import BuiltinSettings, GitSettings
+from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.tools.git.declarations import declare_tools
 from tests.support.git_traps import TRAPS, Ground, Trap, copy_ground, make_ground
 
@@ -108,3 +111,74 @@ def test_a_trap_that_catches_git_as_it_is_runs_nothing_here(trap: Trap, ground: 
 
 def test_there_are_many_traps() -> None:
     assert len(TRAPS) >= 40
+
+
+OPTIONS = (
+    "log --output=MARK",
+    "diff --output=MARK HEAD~1",
+    "grep --open-files-in-pager=PROGRAM one",
+    "fetch --upload-pack=PROGRAM .",
+    "push --receive-pack=PROGRAM . main",
+    "ls-remote --upload-pack=PROGRAM .",
+    "archive --remote=. --exec=PROGRAM main",
+    "difftool --no-prompt --extcmd=PROGRAM HEAD~1",
+    "rebase --force-rebase --exec=PROGRAM HEAD~1",
+)
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_an_option_that_git_as_it_is_obeys_is_no_ref_path_or_branch_here(
+    command: str, ground: Ground, tmp_path: Path
+) -> None:
+    control = copy_ground(ground, tmp_path / "control")
+    control.git(*write_places(command, control).split())
+    assert control.mark.exists(), "git as it is did not obey, so this shows nothing"
+
+    ground = copy_ground(ground, tmp_path / "ours")
+    tools = Tools(ground)
+    (option,) = [each for each in write_places(command, ground).split() if each.endswith((ground.mark.name, "program"))]
+    before = describe(ground.repository)
+    for tool in ("log", "show", "diff"):
+        with pytest.raises(ToolPrecondition, match="there is no branch, tag or commit"):
+            tools.call(tool, ref=option)
+    with pytest.raises(ToolPrecondition):
+        tools.call("blame", ref="main", path=option)
+    assert tools.call("log", ref="main", path=option.replace("/", "_")).commits == []
+    for tool, arguments in {"start": {"ref": "main"}, "push": {"expected_head": "0" * 40}}.items():
+        with pytest.raises(SemanticViolation, match="no branch of an agent"):
+            tools.call(tool, branch=option, **arguments)
+    assert not ground.mark.exists()
+    assert describe(ground.repository) == before
+
+
+def write_places(command: str, ground: Ground) -> str:
+    return command.replace("PROGRAM", str(ground.program)).replace("MARK", str(ground.mark))
+
+
+@pytest.mark.parametrize(
+    ("remote", "option"),
+    [
+        ("ext::PROGRAM", "protocol.ext.allow=always"),
+        ("ssh://localhost/x", "core.sshCommand=PROGRAM"),
+        ("localhost:x", "core.sshCommand=PROGRAM"),
+        ("git://localhost/x", "core.gitProxy=PROGRAM"),
+        ("file://REPOSITORY", "core.pager=cat"),
+    ],
+)
+def test_a_remote_that_runs_a_program_by_git_as_it_is_is_refused_here(
+    remote: str, option: str, ground: Ground, tmp_path: Path
+) -> None:
+    control = copy_ground(ground, tmp_path / "control")
+    control.add_hook("post-receive")
+    place = remote.replace("REPOSITORY", str(control.repository))
+    refspec = "main:refs/heads/agent/control"
+    control.git("-c", write_places(option, control), "push", write_places(place, control), refspec)
+    assert control.mark.exists(), "git as it is was not caught, so this shows nothing"
+
+    ground = copy_ground(ground, tmp_path / "ours")
+    ground.add_hook("post-receive")
+    place = write_places(remote.replace("REPOSITORY", str(ground.repository)), ground)
+    settings = Settings(builtin=BuiltinSettings(git=GitSettings(repository=ground.repository, remote=Path(place))))
+    (refusal,) = load_project(settings, tmp_path).refusals
+    assert "there is no git repository" in refusal.reasons[0]
+    assert not ground.mark.exists()
