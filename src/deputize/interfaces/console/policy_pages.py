@@ -1,4 +1,4 @@
-"""Show administrators the active policies with their files, and simulate a call: what they decide about it, and why."""
+"""Show the active policies with how often each rule decided, and simulate a call: what they decide of it, and why."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -74,9 +74,13 @@ class PolicyPages(ConsolePages):
     async def show_policies(self, request: Request, session: ConsoleSession) -> Response:
         gateway = self._get_gateway()
         policies = await gateway.explanations.show_active_policies(session.caller)
+        usage = await gateway.explanations.report_usage(session.caller)
+        calls = {each["id"]: each["calls"] for each in usage["rules"]}
+        now = gateway.clock.now()
         rules = [
             {
                 "id": format_line(each["id"]),
+                "calls": f"{calls.get(each['id'], 0):,}",
                 "where": format_line(each["where"]),
                 "reason": to_display_text(str(each["reason"] or ""), 600),
                 "effect": build_badge(_BADGES, "ask" if each["requires_approval"] else each["effect"]),
@@ -97,7 +101,12 @@ class PolicyPages(ConsolePages):
             digest=format_line(policies["digest"]),
             is_default=policies["default"],
             put_by=format_line(policies["put_by"] or ""),
-            put_at=build_time_view(policies["put_at"], now=gateway.clock.now()),
+            put_at=build_time_view(policies["put_at"], now=now),
+            usage={
+                "calls": f"{usage['calls']:,}",
+                "since": build_time_view(usage["since"], now=now),
+                "is_complete": usage["is_complete"],
+            },
             proposals=len(policies["proposals"]),
             may_try=session.caller.is_admin,
         )

@@ -494,6 +494,26 @@ async def test_an_undo_never_overwrites_what_others_changed_since(console: Conso
         assert "Undo 1 call" not in text
 
 
+async def test_the_policies_say_how_many_calls_each_rule_decided(console: ConsoleGateway, world: World) -> None:
+    auditor = console.gateway.token("eve", scopes=[AUDIT_SCOPE])
+    before = (await console.gateway.get("/v1/policies/usage", token=auditor)).json()
+    await console.request_approval("counted", id=90)
+    after = (await console.gateway.get("/v1/policies/usage", token=auditor)).json()
+    assert [each["id"] for each in after["rules"]] == ["open", "deleting-asks", "renaming-asks-two"]
+    # A call has several entries, and counts once; that of another tenant counts nowhere here.
+    await console.gateway.call("shop.get_user", {"id": 1}, token=console.gateway.other_token("zoe"))
+    assert after["rules"][1]["calls"] == before["rules"][1]["calls"] + 1
+    assert after["rules"][2]["calls"] == 0
+    assert after["calls"] == before["calls"] + 1
+    assert after["is_complete"]
+    assert (await console.gateway.get("/v1/policies/usage")).status_code == 403
+    async with open_as(console, "auditor") as browser:
+        page = visible_text(await browser.get("/console/policies"))
+        assert f"deleting-asks ● asks oncall leads {after['rules'][1]['calls']} " in page
+        assert "in the last day" in page
+        assert "Simulate a call" not in page
+
+
 async def test_a_simulated_call_is_decided_with_its_rules_and_what_was_typed_is_kept(
     console: ConsoleGateway, world: World
 ) -> None:

@@ -86,6 +86,18 @@ def show(
         show_policies(policies)
 
 
+@group.command(epilog="Example: deputize policy usage")
+def usage(url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Show how many calls each active rule decided in the last day."""
+    from deputize.interfaces.cli.render.policy import show_usage
+
+    report = find_gateway(url, token).get("/v1/policies/usage")
+    if json:
+        printer.json(report)
+    else:
+        show_usage(report)
+
+
 @group.command(epilog="Example: deputize policy put --dry-run")
 def put(
     files: Files = None,

@@ -37,6 +37,16 @@ def show_policies(policies: Mapping[str, Any]) -> None:
     printer.table(("rule", "effect", "where", "reason"), rows)
 
 
+def show_usage(report: Mapping[str, Any]) -> None:
+    """Print how many calls each rule decided, and since when."""
+    since = str(report["since"]).partition("+")[0].replace("T", " ")
+    limit = "" if report["is_complete"] else ", in the newest entries of a busy day"
+    printer.line(f"{format_count(report['calls'], 'call')} since {since} UTC{limit}")
+    rows = [(each["id"], f"{each['calls']:,}") for each in report["rules"]]
+    printer.table(("rule", "calls"), rows)
+    printer.line("Those of a rule: deputize audit search --rule RULE")
+
+
 def _describe_effect(rule: Mapping[str, Any]) -> str:
     effect = _EFFECT_WORDS[rule["effect"], rule["requires_approval"]]
     has_approvers = rule.get("approval_terms") and (

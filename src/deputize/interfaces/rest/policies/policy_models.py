@@ -114,6 +114,18 @@ class PolicyRuleModel(RuleModel):
     approval_terms: ApprovalTermsModel | None = Field(None, description="The approval it requires, if it does.")
 
 
+class RuleUsageModel(BaseModel):
+    id: str
+    calls: int = Field(description="How many calls it decided, alone or with others.")
+
+
+class PolicyUsageModel(BaseModel):
+    since: datetime = Field(description="Since when calls are counted.")
+    is_complete: bool = Field(description="False if the last day has more entries than are read: the newest count.")
+    calls: int = Field(description="How many calls there were since then.")
+    rules: list[RuleUsageModel] = Field(description="The active rules in their order, also those that decided none.")
+
+
 class PolicyProposalModel(BaseModel):
     """A set that one operator proposed. It becomes active when another one puts exactly the same files."""
 

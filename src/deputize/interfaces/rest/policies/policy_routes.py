@@ -40,6 +40,7 @@ from deputize.interfaces.rest.policies.policy_models import (
     PolicyCheckResult,
     PolicyFileModel,
     PolicyPutResult,
+    PolicyUsageModel,
     SimulatedDecisionModel,
     SimulationBody,
 )
@@ -59,6 +60,19 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 async def show_policies(gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Show every file and rule of the tenant, and the epoch since which they are active. Needs an auditor."""
     return make_json_response(await gateway.explanations.show_active_policies(caller))
+
+
+@router.get(
+    "/usage",
+    summary="Report what rules decided",
+    response_model=PolicyUsageModel,
+    responses=describe_problems(ScopeMissing),
+)
+async def report_policy_usage(gateway: CurrentGateway, caller: CurrentCaller) -> Response:
+    """Report how many calls each active rule decided in the last day; of very many, in the newest entries of the audit
+    alone. `GET /v1/audit?rule=ID` finds the calls. Needs an auditor.
+    """
+    return make_json_response(await gateway.explanations.report_usage(caller))
 
 
 @router.put(

@@ -5,16 +5,18 @@ facts about caller and arguments are for administrators. Another caller's call l
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
 from pydantic import ValidationError
 
 from deputize.core.caller import Caller
-from deputize.core.clock import parse_id_time_ms
+from deputize.core.clock import make_first_id, parse_id_time_ms
 from deputize.core.errors import CallNotFound, MalformedRequest, Unavailable
 from deputize.govern.policy import policy_proposals
 from deputize.govern.policy.active_policies import TenantPolicy, compute_digest_off_loop, load_default_files
@@ -35,7 +37,12 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("backtest")
 _CALLS = load_statements("calls")
+_AUDIT = load_statements("audit_search")
 _MAX_REPLAY_SECONDS = 10
+# A page waits for this: 5,000 entries take about 50 ms.
+_USAGE_PERIOD: Final = timedelta(days=1)
+_MAX_USAGE_ENTRIES: Final = 5000
+_RULED_KINDS: Final = frozenset({"read", "refusal", "intent", "outcome"})
 
 
 class PolicyExplanations:
@@ -69,6 +76,30 @@ class PolicyExplanations:
                 }
                 for rule in policy.policies.rules
             ],
+        }
+
+    async def report_usage(self, caller: Caller) -> dict[str, Any]:
+        """Report how many calls each active rule decided in the last day, or in the newest entries of a busier one."""
+        require_auditor(caller)
+        rules = (await self._load_authority(caller)).policy.policies.rules
+        now_ms = self._runtime.clock.epoch_ms()
+        first_ms = now_ms - int(_USAGE_PERIOD.total_seconds() * 1000)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(
+                _AUDIT["list_entries_before"],
+                caller.tenant,
+                make_first_id(first_ms),
+                make_first_id(now_ms + 1),
+                _MAX_USAGE_ENTRIES,
+            )
+        is_complete = len(rows) < _MAX_USAGE_ENTRIES
+        counts, calls = await asyncio.to_thread(_count_rules, [row["entry"] for row in rows])
+        since_ms = first_ms if is_complete else parse_id_time_ms(str(rows[-1]["id"]))
+        return {
+            "since": datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "is_complete": is_complete,
+            "calls": calls,
+            "rules": [{"id": each.id, "calls": counts[each.id]} for each in rules],
         }
 
     async def check_draft(self, caller: Caller, files: Sequence[PolicyFile]) -> dict[str, Any]:
@@ -211,6 +242,16 @@ class PolicyExplanations:
         if await compute_digest_off_loop(files) != digest:
             return None
         return await asyncio.to_thread(CompiledPolicies, files, orjson.loads(row["facts"]))
+
+
+def _count_rules(entries: Sequence[bytes]) -> tuple[Counter[str], int]:
+    """Count the calls that each rule decided, and all calls. A call's entries repeat its rules."""
+    rules_by_call: dict[str, set[str]] = {}
+    for each in entries:
+        entry = orjson.loads(each)
+        if entry["kind"] in _RULED_KINDS and "call" in entry:
+            rules_by_call.setdefault(entry["call"], set()).update(entry.get("rules", ()))
+    return Counter(rule for rules in rules_by_call.values() for rule in rules), len(rules_by_call)
 
 
 def _check_case(case: Mapping[str, Any]) -> dict[str, Any]:
