@@ -46,6 +46,8 @@ from deputize.operations.gateway import (
 )
 
 _PAGE_SIZE: Final = 50
+# Of more rows at once, the newest come: no one reads all of them.
+_MAX_LIVE_ROWS: Final = 25
 _EXPORT_FORMATS: Final[Mapping[str, AuditFormat]] = {"csv": "csv", "jsonl": "jsonl"}
 _NO_PAGE: Final[dict[str, Any]] = {"entries": [], "next_before": None, "detail": None}
 
@@ -110,12 +112,16 @@ class CallPages(ConsolePages):
         """Stream rows as calls are recorded, for as long as the session lasts."""
         query = build_query(read_filters(request.query_params), of_calls=True)
         events = self._get_gateway().audit_tail.follow(
-            session.caller, query, after=_parse_id(request.headers.get("last-event-id"))
+            session.caller, query, after=_parse_id(request.headers.get("last-event-id")), most=_MAX_LIVE_ROWS
         )
         await anext(events)
 
+        def format_row(entry: dict[str, Any]) -> bytes:
+            return self._format_row(entry, build_row(entry))
+
         def format_rows(event: TailEvent) -> bytes:
-            return b"".join(self._format_row(each, build_row(each)) for each in event.entries)
+            gap = b"event: gap\ndata: gap\n\n" if event.is_gap else b""
+            return gap + b"".join(each.format_once("row", format_row) for each in event.entries)
 
         stream = stream_events(events, self._shutdown, format_rows, lambda _: b"event: end\ndata: end\n\n")
         return StreamingResponse(stream, media_type="text/event-stream", headers=SECURITY_HEADERS)

@@ -83,7 +83,17 @@ class EntryReader:
     async def permit(self, caller: Caller, query: AuditQuery) -> PermittedSearch:
         """Translate a query, and limit it to what the caller may see."""
         await self.check_caller(caller)
-        user, agent = await self._find_pseudonyms(caller.tenant, query)
+        return self.limit_query(caller, query, await self._load_pseudonyms(caller.tenant, query))
+
+    def limit_query(self, caller: Caller, query: AuditQuery, pseudonyms: Mapping[str, str]) -> PermittedSearch:
+        """Limit a query to what the caller may see, with the pseudonyms of the subjects that it names.
+
+        A name that has none is in no entry; a pseudonym stands for itself, also that of someone who was erased.
+        """
+        user, agent = (
+            pseudonyms.get(subject or "") or (text if text and _is_pseudonym(text) else None)
+            for subject, text in zip(_list_subjects(query), (query.caller, query.agent), strict=True)
+        )
         is_known = (user is None) == (query.caller is None) and (agent is None) == (query.agent is None)
         named_filter = replace(query.filter, user=user, agent=agent)
         entry_filter: EntryFilter | None = named_filter
@@ -102,13 +112,16 @@ class EntryReader:
 
     async def is_match(self, search: PermittedSearch, entry: dict[str, Any]) -> bool:
         """Tell whether an entry matches, and its reader may see it."""
-        return bool(await self._list_matches(search, [(UUID(entry["id"]), b"", entry)]))
+        return bool(await self.list_matches(search, [(UUID(entry["id"]), b"", entry)]))
 
-    async def _list_matches(self, search: PermittedSearch, rows: Sequence[EntryRow]) -> list[EntryRow]:
+    async def list_matches(self, search: PermittedSearch, rows: Sequence[EntryRow]) -> list[EntryRow]:
+        """List the entries that match, and that their reader may see. What ids a search begins and ends with is not
+        looked at.
+        """
         caller, entry_filter = search.caller, search.filter
         matches = [] if entry_filter is None else [each for each in rows if entry_filter.is_match(each[2])]
         agent_keys: dict[str, str] = {}
-        if caller.agents and not caller.is_auditor:
+        if matches and caller.agents and not caller.is_auditor:
             # Entries have the names of agents, and their calls also the delegation.
             call_ids = {each[2]["call"] for each in matches if "call" in each[2]}
             async with self.runtime.store.read_transaction(caller.tenant) as connection:
@@ -121,20 +134,14 @@ class EntryReader:
             and await may_read_entry(self.runtime, caller, each[2], for_auditor=True)
         ]
 
-    async def _find_pseudonyms(self, tenant: str, query: AuditQuery) -> tuple[str | None, str | None]:
-        """Find the pseudonyms of the named user and agent. A name that has none gets none: nothing is written."""
-        subjects = {"user": query.caller, "agent": query.agent and f"{AGENT_PREFIX}{query.agent}"}
-        names = [subject for subject in subjects.values() if subject]
+    async def _load_pseudonyms(self, tenant: str, query: AuditQuery) -> dict[str, str]:
+        """Load the pseudonyms of the user and agent that a query names. A name that has none gets none."""
+        names = [subject for subject in _list_subjects(query) if subject]
         if not names:
-            return None, None
+            return {}
         async with self.runtime.store.read_transaction(tenant) as connection:
             rows = await connection.fetch(_KEYS["load_subject_salts"], tenant, names)
-        known_pseudonyms = {row["subject"]: compute_commitment(row["salt"], row["subject"].encode()) for row in rows}
-        pseudonyms = [
-            known_pseudonyms.get(subject or "") or (text if text and _is_pseudonym(text) else None)
-            for subject, text in ((subjects["user"], query.caller), (subjects["agent"], query.agent))
-        ]
-        return pseudonyms[0], pseudonyms[1]
+        return {row["subject"]: compute_commitment(row["salt"], row["subject"].encode()) for row in rows}
 
     async def read_page(
         self, tenant: str, search: PermittedSearch, before: UUID | None, limit: int, *, milliseconds: int = SEARCH_MS
@@ -164,7 +171,7 @@ class EntryReader:
         is_cut = bool(rows) and rows[-1]["entry"] is None
         searched_to = rows[-1]["id"] if is_cut or len(rows) >= limit else None
         candidates = [(row["id"], row["entry"], orjson.loads(row["entry"])) for row in rows if row["entry"] is not None]
-        matches = await self._list_matches(search, candidates)
+        matches = await self.list_matches(search, candidates)
         return EntryPage(rows=matches, searched_to=searched_to, is_cut=is_cut)
 
     async def load_entry(self, tenant: str, entry_id: str) -> dict[str, Any] | None:
@@ -179,12 +186,17 @@ class EntryReader:
 
     async def load_names(self, tenant: str, pseudonyms: Iterable[str]) -> dict[str, str]:
         """Load the names behind pseudonyms; those of erased people have none."""
+        subjects = await self.load_subjects(tenant, pseudonyms)
+        return {pseudonym: subject.removeprefix(AGENT_PREFIX) for pseudonym, subject in subjects.items()}
+
+    async def load_subjects(self, tenant: str, pseudonyms: Iterable[str]) -> dict[str, str]:
+        """Load the subjects behind pseudonyms: the names of people, and those of agents with their prefix."""
         distinct_pseudonyms = sorted(set(pseudonyms))
         if not distinct_pseudonyms:
             return {}
         async with self.runtime.store.read_transaction(tenant) as connection:
             rows = await connection.fetch(_SQL["name_pseudonyms"], distinct_pseudonyms)
-        return {row["pseudonym"]: row["subject"].removeprefix(AGENT_PREFIX) for row in rows}
+        return {row["pseudonym"]: row["subject"] for row in rows}
 
     async def describe_entries(self, tenant: str, rows: Sequence[EntryRow]) -> list[dict[str, Any]]:
         """Describe entries with the names of their callers."""
@@ -221,6 +233,11 @@ def build_first_id(moment: datetime) -> UUID:
 def get_time_of_id(entry_id: UUID) -> datetime:
     """Read the time from an id."""
     return datetime.fromtimestamp(min(entry_id.int >> 80, 253402300799999) / 1000, UTC)
+
+
+def _list_subjects(query: AuditQuery) -> tuple[str | None, str | None]:
+    """List the subjects that a query names: the user, and the agent."""
+    return query.caller, query.agent and f"{AGENT_PREFIX}{query.agent}"
 
 
 def _is_pseudonym(text: str) -> bool:

@@ -13,6 +13,14 @@ select id, entry from deputize.search_audit(p_labels => $1, p_needles => $2::tex
 -- A page of all entries, newest first, for exports without a filter.
 select id, entry from deputize.audit_entries where tenant = $1 and id >= $2 and id < $3 order by id desc limit $4;
 
+-- name: list_newest_ids
+-- Since an id, newest first.
+select id from deputize.audit_entries where tenant = $1 and id >= $2 order by id desc limit $3;
+
+-- name: load_entries
+-- Oldest first. The first id is in the statement, so that only the partitions of its day and later are read.
+select id, entry from deputize.audit_entries where tenant = $1 and id >= $2 and id = any($3::uuid[]) order by id;
+
 -- name: load_entry
 select id, entry from deputize.audit_entries where tenant = $1 and id = $2;
 

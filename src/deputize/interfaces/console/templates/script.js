@@ -38,6 +38,7 @@ if (list) {
   feed.onopen = () => { state.textContent = "● live"; };
   feed.onerror = () => { state.textContent = feed.readyState === 2 ? "○ not live: reload for new calls" : "○ reconnecting"; };
   feed.addEventListener("end", () => { feed.close(); state.textContent = "○ not live: reload for new calls"; });
+  feed.addEventListener("gap", () => { state.textContent = "● live: more than fit here, reload for all"; });
   feed.addEventListener("row", (event) => {
     const part = document.createElement("template");
     part.innerHTML = event.data;

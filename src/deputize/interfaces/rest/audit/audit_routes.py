@@ -1,7 +1,7 @@
 """Serve the routes of the audit: search, follow, export, and show one entry."""
 
 import contextlib
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
@@ -138,7 +138,8 @@ def _parse_entry_id(text: str | None) -> UUID | None:
 
 def _format_event(event: TailEvent) -> bytes:
     lines = [b"event: gap\ndata: {}\n\n"] if event.is_gap else []
-    lines += [
-        b"id: %s\nevent: entry\ndata: %s\n\n" % (each["id"].encode(), orjson.dumps(each)) for each in event.entries
-    ]
-    return b"".join(lines)
+    return b"".join([*lines, *(each.format_once("json", _format_entry) for each in event.entries)])
+
+
+def _format_entry(entry: dict[str, Any]) -> bytes:
+    return b"id: %s\nevent: entry\ndata: %s\n\n" % (entry["id"].encode(), orjson.dumps(entry))

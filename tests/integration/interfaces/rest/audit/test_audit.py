@@ -98,7 +98,7 @@ async def test_every_search_export_and_tail_is_an_entry_without_names(gateway: H
     await _search(gateway, caller="sven", tool="shop.list_users")
     await _search(gateway, caller="nobody-of-this-name")
     await gateway.get("/v1/audit/export", token=_admin(gateway), caller="sven")
-    async with _open_tail(gateway, caller="sven"):
+    async with open_tail(gateway, caller="sven"):
         pass
     acts = await _search(gateway, caller="root", kind="command", limit=4)
     texts = [(each["entry"]["command"], each["entry"]["subject"]) for each in acts]
@@ -141,7 +141,7 @@ async def test_exports_hold_every_entry_once_and_no_formula(gateway: HttpGateway
 
 
 @asynccontextmanager
-async def _open_tail(
+async def open_tail(
     gateway: HttpGateway, *, token: str | None = None, after: str | None = None, **params: str
 ) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
     headers = {"authorization": f"Bearer {token or _admin(gateway)}", **({"last-event-id": after} if after else {})}
@@ -164,16 +164,16 @@ async def _open_tail(
 
 async def test_a_tail_shows_entries_as_they_are_written_and_resumes_after_the_last(gateway: HttpGateway) -> None:
     async with asyncio.timeout(60):
-        async with _open_tail(gateway, caller="vera") as events:
+        async with open_tail(gateway, caller="vera") as events:
             first = await _call_as(gateway, "vera")
             await _call_as(gateway, "wim")
             name, found = await anext(events)
             assert (name, found["entry"]["call"], found["user"]) == ("entry", first, "vera")
         second = await _call_as(gateway, "vera")
-        async with _open_tail(gateway, caller="vera", after=found["id"]) as events:
+        async with open_tail(gateway, caller="vera", after=found["id"]) as events:
             while (await anext(events))[1]["entry"]["call"] != second:
                 pass
-        async with _open_tail(gateway, token=gateway.token("vera")) as events:
+        async with open_tail(gateway, token=gateway.token("vera")) as events:
             await _call_as(gateway, "wim")
             third = await _call_as(gateway, "vera")
             # Opening the tail is an entry of hers too.
@@ -181,9 +181,9 @@ async def test_a_tail_shows_entries_as_they_are_written_and_resumes_after_the_la
                 assert found["entry"]["command"] == "tail_audit"
 
 
-async def test_a_tail_ends_when_its_caller_is_revoked_and_a_tenant_has_eight(gateway: HttpGateway) -> None:
+async def test_a_tail_ends_when_its_caller_is_revoked(gateway: HttpGateway) -> None:
     async with asyncio.timeout(60):
-        async with _open_tail(gateway, token=gateway.token("xaver")) as events:
+        async with open_tail(gateway, token=gateway.token("xaver")) as events:
             revoked = await gateway.post("/v1/revocations", {"kind": "user", "value": "xaver"}, token=_admin(gateway))
             assert revoked.status_code == 201
             async for name, problem in events:
@@ -191,11 +191,6 @@ async def test_a_tail_ends_when_its_caller_is_revoked_and_a_tenant_has_eight(gat
         assert last[0] == "error"
         assert last[1]["error"]["number"].startswith("E3")
         await wait_for_closed_tails(gateway)
-        async with _open_tails(gateway, 8):
-            headers = {"authorization": f"Bearer {_admin(gateway)}"}
-            refused = await gateway.http.get("/v1/audit/tail", headers=headers)
-            assert refused.status_code == 429
-            assert refused.json()["error"]["details"]["limit"] == 8
 
 
 async def wait_for_closed_tails(gateway: HttpGateway) -> None:
@@ -207,12 +202,3 @@ async def wait_for_closed_tails(gateway: HttpGateway) -> None:
         return not slots._counts
 
     await wait_until(are_free)
-
-
-@asynccontextmanager
-async def _open_tails(gateway: HttpGateway, count: int) -> AsyncIterator[None]:
-    if not count:
-        yield
-        return
-    async with _open_tail(gateway), _open_tails(gateway, count - 1):
-        yield
