@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from deputize.govern.limits import request_slots
 from deputize.store import queries
 from deputize.store.pool import Store
 
@@ -19,12 +20,16 @@ _NAMES = {
 
 
 @asynccontextmanager
-async def count_queries(store: Store) -> AsyncIterator[list[str]]:
-    """Collect the names of the statements on all connections of the pools while the block runs."""
+async def count_queries(store: Store, *, of_requests: bool = False) -> AsyncIterator[list[str]]:
+    """Collect the names of the statements on all connections of the pools while the block runs.
+
+    With `of_requests`, only those of HTTP requests: the loops in the background make others at any time.
+    """
     names: list[str] = []
 
     def note(query: Any) -> None:
-        if query.query.strip() in _NAMES:
+        is_counted = not of_requests or request_slots._current_slot.get() is not None
+        if is_counted and query.query.strip() in _NAMES:
             names.append(_NAMES[query.query.strip()])
 
     async with AsyncExitStack() as stack:

@@ -56,6 +56,7 @@ from deputize.operations.views.metadata import GatewayMetadata
 from deputize.operations.views.negotiation import Negotiations
 from deputize.operations.views.surface import Surface
 from deputize.operations.views.tool_exports import ToolExports
+from deputize.operations.views.waiting import Waiting
 from deputize.store.pseudonyms import Pseudonyms
 
 
@@ -98,6 +99,7 @@ def build_gateway(
         service_levels=ServiceLevels(runtime),
         tool_health=ToolHealth(runtime),
         activity=Activity(runtime),
+        waiting=Waiting(runtime),
         cost_report=CostReport(runtime),
         negotiations=Negotiations(runtime),
         calls=calls,

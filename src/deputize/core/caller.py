@@ -25,8 +25,8 @@ TERMINAL_ISSUER = "terminal"
 RECONCILER_ISSUER = "deputize:reconciliation"
 Trust = Literal["untrusted", "standard", "trusted"]
 # Subjects never contain control characters.
-_AGENT_SEPARATOR = "\x1f"
-_GRANT_SEPARATOR = "\x1e"
+AGENT_SEPARATOR = "\x1f"
+GRANT_SEPARATOR = "\x1e"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +113,7 @@ class Caller:
         """The whole chain of agents as one name. The nearest agent is not enough: a delegate may delegate on to an
         agent of any name, and would pass for that one.
         """
-        return _AGENT_SEPARATOR.join(self.agents)
+        return AGENT_SEPARATOR.join(self.agents)
 
     @property
     def agent_key(self) -> str:
@@ -121,7 +121,7 @@ class Caller:
         not enough: the next delegation to an agent of these names may be narrower, or to somebody else.
         """
         return (
-            f"{self.agent_chain}{_GRANT_SEPARATOR}{self.grants[0]}" if self.agents and self.grants else self.agent_chain
+            f"{self.agent_chain}{GRANT_SEPARATOR}{self.grants[0]}" if self.agents and self.grants else self.agent_chain
         )
 
     @property
@@ -191,18 +191,18 @@ class Epochs:
 
 def parse_agent_chain(agent_key: str) -> str:
     """Read the chain of agents from what a call records of them."""
-    return agent_key.partition(_GRANT_SEPARATOR)[0]
+    return agent_key.partition(GRANT_SEPARATOR)[0]
 
 
 def parse_nearest_agent(agent_key: str) -> str:
     """Read the acting agent."""
-    return parse_agent_chain(agent_key).partition(_AGENT_SEPARATOR)[0]
+    return parse_agent_chain(agent_key).partition(AGENT_SEPARATOR)[0]
 
 
 def parse_agents(agent_key: str) -> tuple[str, ...]:
     """Read all agents, nearest first."""
     chain = parse_agent_chain(agent_key)
-    return tuple(chain.split(_AGENT_SEPARATOR)) if chain else ()
+    return tuple(chain.split(AGENT_SEPARATOR)) if chain else ()
 
 
 def compute_decision_cache_key(caller: Caller) -> str:

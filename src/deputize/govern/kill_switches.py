@@ -73,11 +73,9 @@ class TenantKillSwitches:
             for agent in _list_agents(caller):
                 self._require_on("agent", agent, until)
 
-    def list_off(self) -> list[KillSwitch]:
-        """List the switches that are off, in order of kind and name."""
-        return [
-            switch for _, switches in sorted(self.switches.items()) for switch in switches if switch.on_epoch is None
-        ]
+    def find_off(self, kind: SwitchKind, value: str) -> KillSwitch | None:
+        """Find the switch of a target that is off; None if it is on."""
+        return next((each for each in self.switches.get((kind, value), ()) if each.on_epoch is None), None)
 
     def _require_on(self, kind: SwitchKind, value: str, until: int | None) -> None:
         for switch in self.switches.get((kind, value), ()):
@@ -112,6 +110,13 @@ class KillSwitches:
                 switches[key] = (*switches.get(key, ()), _build_switch(row))
         after = self._snapshots[tenant] = TenantKillSwitches(epoch=epoch, switches=switches)
         return after
+
+
+async def load_switches(connection: Connection, tenant: str) -> list[KillSwitch]:
+    """Load the switches that are off, in order of kind and name, as they are stored now."""
+    rows = await connection.fetch(_SQL["list_switches_since"], tenant, -1)
+    switches = [_build_switch(row) for row in rows if row["kind"] is not None and row["on_epoch"] is None]
+    return sorted(switches, key=lambda each: (each.kind, each.value))
 
 
 def _list_agents(caller: Caller) -> tuple[str, ...]:

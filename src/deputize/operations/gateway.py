@@ -83,6 +83,7 @@ from deputize.operations.views.tool_view import (
     extract_structured_schema,
     list_references,
 )
+from deputize.operations.views.waiting import Waiting
 from deputize.store.restore_guard.lineage import WentBackError, build_refusal
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Gateway:
     service_levels: ServiceLevels
     tool_health: ToolHealth
     activity: Activity
+    waiting: Waiting
     cost_report: CostReport
     calls: CallQueries
     call_exports: CallExports

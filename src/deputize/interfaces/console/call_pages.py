@@ -132,9 +132,9 @@ class CallPages(ConsolePages):
 
     async def show_call(self, request: Request, session: ConsoleSession) -> Response:
         gateway, caller, call_id = self._get_gateway(), session.caller, _parse_call_id(request)
-        call = await gateway.calls.describe_call(caller, call_id)
-        entries = await gateway.calls.describe_entries(caller, call_id)
-        decision = await gateway.explanations.explain_decision(caller, call_id)
+        history = await gateway.calls.load_history(caller, call_id)
+        call, entries = await gateway.calls.describe_history(caller, history)
+        decision = await gateway.explanations.explain_history(caller, history)
         tool = call["tool"]
         may_see_steps = caller.is_admin or _is_own(caller, call)
         is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))

@@ -1,9 +1,8 @@
 """Show what needs a person, the newest calls and the last hour; and find what is searched for."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
@@ -23,10 +22,9 @@ from deputize.core.settings.urls import (
 from deputize.interfaces.console.call_view import build_rows
 from deputize.interfaces.console.charts import draw_bars, format_milliseconds
 from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
-from deputize.interfaces.console.view import build_list_view, format_line
+from deputize.interfaces.console.view import build_time_view, format_line
 from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
 
-_MAX_TASKS: Final = 10
 _TASK_TEXTS: Final = {
     "reconcile": "the outcome is unknown",
     "fallback": "no alternative answers",
@@ -34,8 +32,6 @@ _TASK_TEXTS: Final = {
     "undo": "an undo is asked for",
 }
 _NEWEST: Final = 15
-_MAX_REFUSALS: Final = 200
-_MINUTES: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,66 +75,52 @@ class HomePages(ConsolePages):
     async def _list_tasks(self, caller: Caller) -> list[dict[str, str]]:
         """List what waits for this person: approval requests, human tasks, servers that changed or are away."""
         gateway = self._get_gateway()
-        now = gateway.clock.now()
-        requests = build_list_view(await gateway.approvals.list_requests(caller, limit=_MAX_TASKS), now=now)
-        tasks = [
-            {
-                "icon": "●",
-                "text": f"{each['tool']} waits for approval",
-                "aside": f"asked {each['opened_at'].distance}, denied automatically {each['expires_at'].distance}",
-                "path": f"{APPROVALS_PAGE_PATH}/{each['id']}",
-            }
-            for each in requests
-        ]
-        tasks += [
-            {
-                "icon": "↶",
-                "text": f"{format_line(each['tool'])}: {_TASK_TEXTS['undo']}",
-                "aside": f"by {format_line(each['agent'] or each['user'])} · deputize undo {each['call_id']}",
-                "path": f"{CALLS_PAGE_PATH}/{each['call_id']}",
-            }
-            for each in (await gateway.undo.requests.list_requests(caller))[:_MAX_TASKS]
-        ]
-        if not caller.can_operate:
-            return tasks
-        tasks += [
-            {
-                "icon": "?",
-                "text": f"{format_line((each['call']['tool'] or {}).get('name', ''))}: {_TASK_TEXTS[each['kind']]}",
-                "aside": f"{format_line(each['question']['asked'])} · deputize tasks show {each['task_id']}",
-                "path": f"{CALLS_PAGE_PATH}/{each['call']['call_id']}",
-            }
-            for each in await gateway.human_tasks.list_tasks(caller, limit=_MAX_TASKS)
-            if each["kind"] != "undo"
-        ]
-        for server in await gateway.servers.list_servers(caller):
-            name, path = format_line(server["name"]), f"{ACCOUNTS_PAGE_PATH}/{server['name']}/changes"
-            if server["changes"]:
-                count = f"{server['changes']} change" + ("s" if server["changes"] > 1 else "")
-                tasks.append({"icon": "△", "text": f"{name} changed", "aside": f"{count} to review", "path": path})
-            elif server["status"] == "unavailable":
-                why = format_line(server["why"] or "")
-                tasks.append({"icon": "✕", "text": f"{name} is unavailable", "aside": why, "path": path})
-        return tasks
+        return [_build_task(each, now=gateway.clock.now()) for each in await gateway.waiting.list_waiting(caller)]
 
     async def _build_charts(self, caller: Caller) -> list[ChartView]:
         gateway = self._get_gateway()
-        minutes = (await gateway.activity.report_minutes(caller))["minutes"]
-        first = datetime.fromisoformat(minutes[0]["minute"])
-        query = AuditQuery(filter=EntryFilter(decision="deny", of_calls=True), since=first)
-        found = await gateway.audit_search.search(caller, query, before=None, limit=_MAX_REFUSALS)
-        return build_charts(minutes, found["entries"], has_more=found["next_before"] is not None)
+        report = await gateway.activity.report_minutes(caller)
+        return build_charts(report["minutes"], has_more=not report["has_all_refusals"])
 
 
-def build_charts(
-    minutes: Sequence[Mapping[str, Any]], refusals: Sequence[Mapping[str, Any]], *, has_more: bool
-) -> list[ChartView]:
+def _build_task(item: Mapping[str, Any], *, now: datetime) -> dict[str, str]:
+    kind = item["kind"]
+    if kind == "server":
+        name, count = format_line(item["name"]), item["changes"]
+        text = f"{name} changed" if count else f"{name} is unavailable"
+        changes = f"{count} change{'s' if count > 1 else ''} to review"
+        return {
+            "icon": "△" if count else "✕",
+            "text": text,
+            "aside": changes if count else format_line(item["why"] or ""),
+            "path": f"{ACCOUNTS_PAGE_PATH}/{item['name']}/changes",
+        }
+    tool, call_path = format_line(item["tool"] or ""), f"{CALLS_PAGE_PATH}/{item['call_id']}"
+    if kind == "approval":
+        asked, ends = (build_time_view(item[name], now=now) for name in ("opened_at", "ends_at"))
+        return {
+            "icon": "●",
+            "text": f"{tool} waits for approval",
+            "aside": f"asked {asked.distance if asked else ''}, denied automatically {ends.distance if ends else ''}",
+            "path": f"{APPROVALS_PAGE_PATH}/{item['id']}",
+        }
+    if kind == "undo":
+        by = format_line(item["agent"] or item["user"])
+        aside = f"by {by} · deputize undo {item['call_id']}"
+        return {"icon": "↶", "text": f"{tool}: {_TASK_TEXTS[kind]}", "aside": aside, "path": call_path}
+    return {
+        "icon": "?",
+        "text": f"{tool}: {_TASK_TEXTS[kind]}",
+        "aside": f"{format_line(item['asked'])} · deputize tasks show {item['id']}",
+        "path": call_path,
+    }
+
+
+def build_charts(minutes: Sequence[Mapping[str, Any]], *, has_more: bool) -> list[ChartView]:
     """Build the charts of the last hour. Of very many refusals the newest are counted, which the number says."""
-    first = datetime.fromisoformat(minutes[0]["minute"])
-    counts = Counter((datetime.fromisoformat(each["time"]) - first) // timedelta(minutes=1) for each in refusals)
     labels = [f"{datetime.fromisoformat(each['minute']):%H:%M}" for each in minutes]
     calls, errors = [each["calls"] for each in minutes], [each["errors"] for each in minutes]
-    denials = [counts.get(number, 0) for number in range(_MINUTES)]
+    denials = [each["refusals"] for each in minutes]
     latencies = [None if each["p95_seconds"] is None else each["p95_seconds"] * 1000 for each in minutes]
     slowest = max((each for each in latencies if each is not None), default=None)
     return [

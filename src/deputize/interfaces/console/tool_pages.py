@@ -89,8 +89,7 @@ class ToolPages(ConsolePages):
         if not session.caller.is_auditor:
             return None
         gateway = self._get_gateway()
-        switches = await gateway.commands.list_switches(session.caller)
-        switch = next((each for each in switches if (each.kind, each.value) == ("tool", name)), None)
+        switch = await gateway.commands.find_switch(session.caller, "tool", name)
         return None if switch is None else build_switch(switch, now=gateway.clock.now())
 
     async def _find_circuit(self, session: ConsoleSession, contract: Mapping[str, Any]) -> str:

@@ -317,9 +317,18 @@ class Commands:
     async def list_switches(self, caller: Caller) -> list[kill_switches.KillSwitch]:
         """List what is off, who turned it off, and why."""
         require_auditor(caller)
-        authority = await self._runtime.authority.reload_tenant(caller.tenant)
+        (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            return await kill_switches.load_switches(connection, caller.tenant)
+
+    async def find_switch(
+        self, caller: Caller, kind: kill_switches.SwitchKind, value: str
+    ) -> kill_switches.KillSwitch | None:
+        """Find the switch of a target that is off, as this gateway applies it now; None if it is on."""
+        require_auditor(caller)
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
-        return authority.switches.list_off()
+        return authority.switches.find_off(kind, value)
 
     async def put_secret(self, caller: Caller, name: str, value: str) -> local_vault.PutResult:
         """Store a secret; the next attempt of any call uses it. It is recorded by name and stored encrypted."""

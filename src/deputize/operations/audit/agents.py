@@ -4,13 +4,14 @@ An auditor sees every agent that made a call or was given a delegation. A person
 and those that acted for them; an agent sees those it delegated to.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from deputize.core.caller import Caller, parse_agents
+from deputize.core.caller import AGENT_SEPARATOR, GRANT_SEPARATOR, Caller
+from deputize.core.canonical import compute_commitment
 from deputize.core.subject import AGENT_PREFIX
 from deputize.govern.identity.grants import GrantFilter
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader, describe_entry
-from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("agents")
@@ -28,42 +29,43 @@ class AgentList:
         revocations = (await runtime.authority.load_tenant(caller.tenant)).revocations
         revocations.check(caller)
         whose = GrantFilter.for_caller(caller, for_auditor=True)
+        # An agent's own chain is not what it delegated to.
+        is_person = whose.user is not None and not caller.agents and not caller.is_limited
         async with runtime.store.read_transaction(caller.tenant) as connection:
-            own_names = await self._list_own_agents(connection, caller) if whose.user is not None else None
             rows = await connection.fetch(
                 _SQL["list_agents"], caller.tenant, AGENT_PREFIX, whose.user, list(whose.agents), whose.root,
-                own_names, after, limit,
+                caller.user if is_person else None, GRANT_SEPARATOR, AGENT_SEPARATOR, after, limit,
             )  # fmt: skip
+        last_calls = await self._find_last_calls(caller, {row["name"]: row["salt"] for row in rows})
         return [
             {
                 "name": row["name"],
                 "users": row["users"],
                 "active_grants": row["active_grants"],
-                "last_call": await self._find_last_call(caller, row["name"]),
+                "last_call": last_calls.get(row["name"]),
                 "revoked": row["name"] in revocations.agents or row["name"] in revocations.subjects,
             }
             for row in rows
         ]
 
-    async def _list_own_agents(self, connection: Connection, caller: Caller) -> list[str]:
-        """List the agents of a person's latest calls; an agent's own chain is not what it delegated to."""
-        if caller.agents or caller.is_limited:
-            return []
-        keys = await connection.fetch(_SQL["list_agents_of_user"], caller.tenant, caller.user)
-        return sorted({name for row in keys for name in parse_agents(row["caller_agent"])})
+    async def _find_last_calls(self, caller: Caller, salts: Mapping[str, bytes | None]) -> dict[str, dict[str, Any]]:
+        """Find the last call of each agent that the caller may see, by the salts of their names."""
+        searches = []
+        for agent, salt in salts.items():
+            subject = f"{AGENT_PREFIX}{agent}"
+            pseudonyms = {} if salt is None else {subject: compute_commitment(salt, subject.encode())}
+            searches.append(self._reader.limit_query(caller, AuditQuery(agent=agent), pseudonyms))
+        entries = await self._reader.find_newest(caller.tenant, searches, milliseconds=_SEARCH_MS)
+        found = {agent: entry for agent, entry in zip(salts, entries, strict=True) if entry is not None}
+        names = await self._reader.load_names(caller.tenant, (each for one in found.values() for each in one["caller"]))
+        return {agent: _describe_call(entry, names) for agent, entry in found.items()}
 
-    async def _find_last_call(self, caller: Caller, agent: str) -> dict[str, Any] | None:
-        search = await self._reader.permit(caller, AuditQuery(agent=agent))
-        page = await self._reader.read_page(caller.tenant, search, None, 1, milliseconds=_SEARCH_MS)
-        if not page.rows:
-            return None
-        entry = page.rows[0][2]
-        names = await self._reader.load_names(caller.tenant, entry["caller"])
-        description = describe_entry(entry, names)
-        return {
-            "time": description["time"],
-            "call_id": entry.get("call"),
-            "tool": entry.get("tool"),
-            "user": description["user"],
-            "outcome": entry.get("outcome"),
-        }
+
+def _describe_call(entry: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "time": entry["time"],
+        "call_id": entry.get("call"),
+        "tool": entry.get("tool"),
+        "user": describe_entry(entry, names)["user"],
+        "outcome": entry.get("outcome"),
+    }

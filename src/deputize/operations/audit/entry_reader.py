@@ -174,6 +174,32 @@ class EntryReader:
         matches = await self.list_matches(search, candidates)
         return EntryPage(rows=matches, searched_to=searched_to, is_cut=is_cut)
 
+    async def find_newest(
+        self, tenant: str, searches: Sequence[PermittedSearch], *, milliseconds: int
+    ) -> list[dict[str, Any] | None]:
+        """Find the newest entry of each of several searches of all times, each for so long; None if none was found."""
+        wanted = [
+            {"number": number, "labels": each.filter.list_labels(), "needles": each.filter.list_needles()}
+            for number, each in enumerate(searches)
+            if each.filter is not None
+        ]
+        entries: list[dict[str, Any] | None] = [None] * len(searches)
+        if not wanted:
+            return entries
+        try:
+            async with self.runtime.store.read_transaction(tenant, repeatable=True) as connection:
+                await connection.execute(_SQL["set_time_limit"], _STATEMENT_TIMEOUT)
+                rows = await connection.fetch(
+                    _SQL["find_newest_entries"], orjson.dumps(wanted).decode(), FIRST_ID, END_ID, milliseconds
+                )
+        except asyncpg.QueryCanceledError:
+            return entries
+        for row in rows:
+            candidate = (row["id"], row["entry"], orjson.loads(row["entry"]))
+            for _, _, entry in await self.list_matches(searches[row["number"]], [candidate]):
+                entries[row["number"]] = entry
+        return entries
+
     async def load_entry(self, tenant: str, entry_id: str) -> dict[str, Any] | None:
         """Load one entry; None if there is none, or the id is not one."""
         try:

@@ -5,7 +5,7 @@ to poll again; a follower gets events as they happen.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -24,6 +24,7 @@ from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
 from deputize.lifecycle.call_access import CallFilter, list_reachable, may_reach, may_read_entry
 from deputize.lifecycle.recording.audit import DRY_RUN
+from deputize.lifecycle.recording.call_history import CallHistory, load_call_history
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_call_links, compute_poll_ms
 from deputize.operations.calls.call_watcher import CallWatcher
@@ -251,14 +252,35 @@ class CallQueries:
 
     async def describe_entries(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
         """Describe the audit entries of a call that the caller may see, each with the events that it records."""
-        entries = [orjson.loads(entry) for entry in await self.list_entries(caller, call_id)]
+        return (await self.describe_history(caller, await self.load_history(caller, call_id)))[1]
+
+    async def load_history(self, caller: Caller, call_id: str) -> CallHistory:
+        """Load what is stored of a call that the caller may see: an auditor everyone's."""
+        await self._check_revocation(caller)
+        history = await load_call_history(self._runtime, caller.tenant, _parse_call_id(call_id))
+        if history.row is None:
+            await self._describe_read(caller, call_id, history.entries, for_auditor=True)
+        elif not await may_reach(self._runtime, caller, history.row, for_auditor=True):
+            raise build_not_found(call_id)
+        return history
+
+    async def describe_history(
+        self, caller: Caller, history: CallHistory
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Describe a call as `describe_call` does, without its approval, and each of its audit entries."""
+        row, entries = history.row, history.entries
+        facts = (
+            await self._describe_read(caller, history.call_id, entries, for_auditor=True)
+            if row is None
+            else build_call_facts(row)
+        )
         pseudonyms = sorted({each for entry in entries for each in entry["caller"]})
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_AUDIT["name_pseudonyms"], pseudonyms)
         names = {row["pseudonym"]: row["subject"].removeprefix(AGENT_PREFIX) for row in rows}
         # A person who was erased has no name any more.
         people = [[names.get(each) for each in entry["caller"]] for entry in entries]
-        return [
+        return facts, [
             {"events": list_events(entry), "entry": entry, "user": some[0] if some else None, "agents": some[1:]}
             for entry, some in zip(entries, people, strict=True)
         ]
@@ -277,11 +299,15 @@ class CallQueries:
         """Describe a read from its audit entry: reads store neither a result nor a row."""
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_entries_of_call"], caller.tenant, _parse_call_id(call_id))
-        if not rows:
+        entries = [orjson.loads(each["entry"]) for each in rows]
+        return await self._describe_read(caller, call_id, entries, for_auditor=for_auditor)
+
+    async def _describe_read(
+        self, caller: Caller, call_id: str, entries: Sequence[dict[str, Any]], *, for_auditor: bool = False
+    ) -> dict[str, Any]:
+        if not entries or not await may_read_entry(self._runtime, caller, entries[-1], for_auditor=for_auditor):
             raise build_not_found(call_id)
-        last = orjson.loads(rows[-1]["entry"])
-        if not await may_read_entry(self._runtime, caller, last, for_auditor=for_auditor):
-            raise build_not_found(call_id)
+        last = entries[-1]
         return {
             "call_id": call_id,
             "state": last.get("outcome", State.RUNNING),

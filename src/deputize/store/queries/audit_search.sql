@@ -9,6 +9,14 @@ select set_config('statement_timeout', $1, true);
 select id, entry from deputize.search_audit(p_labels => $1, p_needles => $2::text::jsonb, p_first => $3, p_before => $4,
     p_limit => $5, p_milliseconds => $6);
 
+-- name: find_newest_entries
+-- The newest entry of each of several searches, which their numbers tell.
+select w.number, s.id, s.entry
+from jsonb_to_recordset($1::text::jsonb) as w(number integer, labels text[], needles jsonb)
+cross join lateral deputize.search_audit(p_labels => w.labels, p_needles => w.needles, p_first => $2, p_before => $3,
+    p_limit => 1, p_milliseconds => $4) as s
+where s.entry is not null;
+
 -- name: list_entries_before
 -- A page of all entries, newest first, for exports without a filter.
 select id, entry from deputize.audit_entries where tenant = $1 and id >= $2 and id < $3 order by id desc limit $4;

@@ -118,7 +118,7 @@ order by v.name, v.version;
 delete from deputize.recent_measurements where minute < $1;
 
 -- name: list_minutes
--- All tools of a tenant together, by minute.
+-- All tools of a tenant together, by minute; and of the entries that a search finds, the newest, by their minutes.
 with minutes as (
     select minute, sum(calls)::bigint as calls, sum(errors)::bigint as errors, max(max_latency_us) as max_latency_us
     from deputize.recent_measurements
@@ -130,11 +130,21 @@ with minutes as (
     cross join lateral unnest(m.latency_buckets, m.latency_counts) as l(bucket, calls)
     where m.tenant = $1 and m.minute >= $2
     group by m.minute, l.bucket
+), refusals as (
+    -- The first 48 bits of an id are its time.
+    select date_trunc('minute', to_timestamp(('x' || left(replace(s.id::text, '-', ''), 12))::bit(48)::bigint / 1000.0))
+               as minute, count(s.entry) as refusals, bool_or(s.entry is null) as is_cut
+    from deputize.search_audit(p_labels => $3, p_needles => $4::text::jsonb, p_first => $5, p_before => $6,
+        p_limit => $7, p_milliseconds => $8) as s
+    group by 1
 )
-select m.minute, m.calls, m.errors, m.max_latency_us,
+select coalesce(m.minute, r.minute) as minute, coalesce(m.calls, 0) as calls, coalesce(m.errors, 0) as errors,
+       coalesce(m.max_latency_us, 0) as max_latency_us, coalesce(r.refusals, 0) as refusals,
+       coalesce(r.is_cut, false) as is_cut,
        coalesce(array_agg(l.bucket order by l.bucket) filter (where l.bucket is not null), '{}') as buckets,
        coalesce(array_agg(l.calls order by l.bucket) filter (where l.bucket is not null), '{}') as counts
 from minutes m
+full join refusals r on r.minute = m.minute
 left join latencies l on l.minute = m.minute
-group by m.minute, m.calls, m.errors, m.max_latency_us
-order by m.minute;
+group by m.minute, m.calls, m.errors, m.max_latency_us, r.minute, r.refusals, r.is_cut
+order by 1;

@@ -27,11 +27,13 @@ from tests.support.approval_gateway import APPROVAL_POLICIES
 from tests.support.chromium import EXECUTABLE, open_tab
 from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
 from tests.support.flows import make_flow_tool
+from tests.support.query_count import count_queries
 from tests.support.shop_tools import release_events
 
 pytestmark = pytest.mark.requirement("GOV-2")
 
 HOSTILE = "<script>document.title='owned'</script>\u202egpj.exe\u200b=cmd|' /C calc'!A1\" onload=x hx-get=/x"
+MAX_QUERIES = 4
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 # The tenant, the user and the scopes of each person.
 PEOPLE: dict[str, tuple[str, str, frozenset[str]]] = {
@@ -224,6 +226,27 @@ async def test_every_page_fits_on_a_phone_and_does_nothing_that_its_own_policy_f
         assert tab.complaints == []
 
 
+@pytest.mark.parametrize("role", ["administrator", "maker"])
+async def test_no_page_makes_more_than_four_queries(console: ConsoleGateway, world: World, role: str) -> None:
+    assert console.gateway.in_process is not None
+    store = console.gateway.in_process._lifecycle.runtime.store
+    more = (
+        "/console/calls?agent=billing-bot&tool=shop.get_user",
+        f"/console/calls?before={UNKNOWN}",
+        "/console/tools?q=user",
+    )
+    made: dict[str, list[str]] = {}
+    async with open_as(console, role) as browser, count_queries(store, of_requests=True) as names:
+        for path in (*(each for each, statuses in PAGES.items() if statuses[0] == 200), *more):
+            # What a process keeps, such as contracts, it reads once.
+            for _ in range(2):
+                names.clear()
+                page = await browser.get(path.format(**world))
+                assert page.status_code in (200, 403)
+            made[path] = names.copy()
+    assert {path: each for path, each in made.items() if len(each) > MAX_QUERIES} == {}
+
+
 async def test_a_call_says_why_by_which_rule_and_what_is_recorded(console: ConsoleGateway, world: World) -> None:
     async with open_as(console, "administrator") as browser:
         text = visible_text(await browser.get(f"/console/calls/{world['call_id']}"))
@@ -254,6 +277,25 @@ async def test_a_flow_shows_its_graph_its_steps_with_their_calls_and_what_it_lef
         assert f'/console/calls/{world["flow_id"]}">the call that made it' in made
         assert f'/console/flows/{world["flow_id"]}">all its steps' in made
         assert (await browser.get(f"/console/flows/{world['call_id']}")).status_code == 400
+
+
+async def test_home_says_what_waits_for_whom_and_what_the_last_hour_brought(
+    console: ConsoleGateway, world: World
+) -> None:
+    assert (await console.gateway.call("shop.no_such")).status_code == 404
+    token = console.gateway.token("root", scopes=[ADMIN_SCOPE])
+    report = (await console.gateway.get("/v1/activity", token=token)).json()
+    refused = await console.gateway.get("/v1/audit", token=token, decision="deny", limit=200)
+    assert sum(each["refusals"] for each in report["minutes"]) == len(refused.json()["entries"])
+    assert report["has_all_refusals"]
+    for role, waits in (("administrator", True), ("auditor", False), ("guest", False), ("other administrator", False)):
+        async with open_as(console, role) as browser:
+            page = await browser.get("/console")
+            assert (role, "shop.delete_user waits for approval" in page.text) == (role, waits)
+            assert (role, f"/console/approvals/{world['approval_id']}" in page.text) == (role, waits)
+            assert (role, "Refusals" in page.text) == (role, role not in ("maker", "guest"))
+    async with open_as(console, "guest", groups=frozenset({"oncall"})) as browser:
+        assert "shop.delete_user waits for approval" in (await browser.get("/console")).text
 
 
 async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:

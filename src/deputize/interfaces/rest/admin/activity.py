@@ -13,13 +13,15 @@ router = APIRouter(prefix="/v1/activity", tags=["audit"])
 
 class ActivityMinuteModel(BaseModel):
     minute: str = Field(description="When the minute began.")
-    calls: int = Field(description="Calls that reached their tools and ended; refusals are in the audit.")
+    calls: int = Field(description="Calls that reached their tools and ended.")
     errors: int = Field(description="Those that failed, timed out, or whose outcome is unknown.")
+    refusals: int = Field(description="Calls that were refused; of very many in the hour, the newest are counted.")
     p95_seconds: float | None = Field(description="The latency that 95% of them kept; null without calls.")
 
 
 class ActivityModel(BaseModel):
     minutes: list[ActivityMinuteModel] = Field(description="The last 60 minutes, oldest first.")
+    has_all_refusals: bool = Field(description="False if there were more refusals than were counted.")
 
 
 @router.get("", summary="Report the last hour", response_model=ActivityModel, responses=describe_problems(ScopeMissing))

@@ -29,6 +29,7 @@ from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
 from deputize.govern.token_authorization import require_admin, require_auditor
 from deputize.lifecycle.call_access import may_reach, may_read_entry
+from deputize.lifecycle.recording.call_history import CallHistory, load_call_history
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.admin.policy.check_draft import check_policies
@@ -36,7 +37,6 @@ from deputize.operations.admin.policy.rehearsal import rehearse_job
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("backtest")
-_CALLS = load_statements("calls")
 _AUDIT = load_statements("audit_search")
 _MAX_REPLAY_SECONDS = 10
 # A page waits for this: 5,000 entries take about 50 ms.
@@ -152,9 +152,17 @@ class PolicyExplanations:
 
     async def explain_decision(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """Explain why a call was decided as it was; its maker sees less than an administrator."""
+        try:
+            call_uuid = str(UUID(call_id))
+        except ValueError:
+            raise _build_not_found(call_id) from None
+        return await self.explain_history(caller, await load_call_history(self._runtime, caller.tenant, call_uuid))
+
+    async def explain_history(self, caller: Caller, history: CallHistory) -> dict[str, Any]:
+        """Explain why a call was decided as it was, from what is stored of it."""
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
-        entries = await self._load_entries(caller, call_id)
+        call_id, entries = history.call_id, await self._list_entries(caller, history)
         decision_entry = next((each for each in reversed(entries) if "decision" in each), entries[-1])
         explanation = {
             "call_id": call_id,
@@ -185,23 +193,15 @@ class PolicyExplanations:
         authority.revocations.check(caller)
         return authority
 
-    async def _load_entries(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
-        try:
-            call_uuid = str(UUID(call_id))
-        except ValueError:
-            raise _build_not_found(call_id) from None
-        async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            rows = await connection.fetch(_CALLS["list_entries_of_call"], caller.tenant, call_uuid)
-        entries = [orjson.loads(row["entry"]) for row in rows]
+    async def _list_entries(self, caller: Caller, history: CallHistory) -> list[dict[str, Any]]:
+        """List the entries that the call itself left, if the caller may see it."""
         # A caller who requested cancellation did not make the call.
-        call_entries = [each for each in entries if each["kind"] != "command"]
-        async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            row = await connection.fetchrow(_CALLS["load_call"], caller.tenant, call_uuid)
-        is_reachable = row is None or await may_reach(self._runtime, caller, row, for_auditor=True)
-        may_read = [await may_read_entry(self._runtime, caller, each, for_auditor=True) for each in call_entries]
+        entries = [each for each in history.entries if each["kind"] != "command"]
+        is_reachable = history.row is None or await may_reach(self._runtime, caller, history.row, for_auditor=True)
+        may_read = [await may_read_entry(self._runtime, caller, each, for_auditor=True) for each in entries]
         if not is_reachable or not any(may_read):
-            raise _build_not_found(call_id)
-        return call_entries
+            raise _build_not_found(history.call_id)
+        return entries
 
     async def _load_record(self, tenant: str, record_id: str | None) -> bytes | None:
         if record_id is None:
