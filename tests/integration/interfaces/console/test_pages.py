@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,23 @@ OTHERS = {
     "/console/servers/callback", "/console/audit/export",
 }  # fmt: skip
 
+# Who may send each form about what ana made: for everyone else it is as if it were not there, or not theirs to send.
+FORMS: dict[str, set[str]] = {
+    "/console/calls/{call_id}/cancel": {"administrator", "maker"},
+    "/console/agents/grants/{grant_id}/revoke": {"administrator", "maker"},
+    "/console/approvals/{approval_id}/approve": set(),
+    "/console/approvals/{approval_id}/deny": set(),
+    # What is sent there is about the sender's own tenant, code or accounts.
+    "/console/approvals/{approval_id}/code": set(),
+    "/console/policies/simulate": {"administrator", "other administrator"},
+    "/console/policies/backtest": {"administrator", "other administrator"},
+    "/console/switches/off": {"administrator", "other administrator"},
+    "/console/switches/on": {"administrator", "other administrator"},
+    "/console/servers/{server}/link": set(),
+    "/console/servers/{server}/unlink": set(),
+    "/console/sign-out": set(PEOPLE),
+}
+
 
 # Of its steps one reads, one changes something and one fails.
 FLOW = make_flow_tool(
@@ -125,7 +142,7 @@ def find_form_token(page: httpx2.Response) -> str:
     return str(re.findall(r'name="form_token" value="(\w+)"', page.text)[-1])
 
 
-def _seal_session(console: ConsoleGateway, role: str, **more: Any) -> str:
+def seal_session(console: ConsoleGateway, role: str, **more: Any) -> str:
     return _seal(console, *PEOPLE[role], role, **more)
 
 
@@ -143,7 +160,7 @@ def _seal(console: ConsoleGateway, tenant: str, user: str, scopes: frozenset[str
 @asynccontextmanager
 async def open_as(console: ConsoleGateway, role: str, **more: Any) -> AsyncIterator[Browser]:
     async with console.open_browser() as browser:
-        browser.http.cookies.set("deputize-session", _seal_session(console, role, **more))
+        browser.http.cookies.set("deputize-session", seal_session(console, role, **more))
         yield browser
 
 
@@ -154,6 +171,7 @@ def test_every_page_is_in_the_table() -> None:
     routes: list[Any] = list(build_console_app(refuse, asyncio.Event()).routes)
     paths = {each.path for each in routes if "GET" in each.methods and not each.path.endswith((".css", ".js"))}
     assert paths == set(PAGES) | OTHERS
+    assert {each.path for each in routes if "POST" in each.methods} == set(FORMS)
 
 
 @pytest.mark.parametrize("role", PEOPLE)
@@ -167,6 +185,72 @@ async def test_each_role_sees_its_own_and_no_other_tenants(console: ConsoleGatew
             assert (path, find_page_fault(page.content)) == (path, None)
             if role in ("guest", "other administrator"):
                 assert (path, [each for each in secrets if each in page.text]) == (path, [])
+
+
+@pytest.mark.parametrize("role", [*PEOPLE, "nobody"])
+async def test_no_one_sends_a_form_that_is_not_theirs(console: ConsoleGateway, world: World, role: str) -> None:
+    typed = {
+        "reason": "mine now", "binding": "0" * 64, "code": "0000-0000", "kind": "tool", "value": "shop.get_user",
+        "tool": "shop.delete_user", "user": "ana", "agents": "", "arguments": "{}", "file": "asking.cedar", "days": "1",
+        "text": "permit (principal, action, resource);",
+    }  # fmt: skip
+    secrets = {*world.values()} - {"shop.get_user", "nowhere"} | {"billing-bot"}
+    before = await _describe_world(console, world)
+    async with console.open_browser() as browser:
+        if role != "nobody":
+            browser.http.cookies.set("deputize-session", seal_session(console, role))
+            typed["form_token"] = find_form_token(await browser.get("/console/sign-out"))
+        for path, roles in FORMS.items():
+            if role in roles:
+                continue
+            answer = await browser.post(path.format(**world), typed)
+            assert answer.status_code in (400, 401, 403, 404), (path, answer.status_code)
+            # A page may repeat the ids of its own address.
+            named = {world[name] for name in re.findall(r"{(\w+)}", path)}
+            shown = [each for each in secrets - named if each in answer.text]
+            if role not in ("administrator", "maker"):
+                assert (path, shown) == (path, [])
+    assert await _describe_world(console, world) == before
+
+
+async def _describe_world(console: ConsoleGateway, world: World) -> tuple[Any, ...]:
+    """What forms could change of what ana made, and in her tenant."""
+    gateway = console.gateway
+    root = gateway.token("root", scopes=[ADMIN_SCOPE])
+    call = await console.fetch_call(world["call_id"])
+    grant = await gateway.get(f"/v1/grants/{world['grant_id']}")
+    approval = await gateway.get(f"/v1/approvals/{world['approval_id']}", token=root)
+    switches, policies = await gateway.get("/v1/switches", token=root), await gateway.get("/v1/policies", token=root)
+    return call["state"], grant.json()["state"], approval.json(), switches.json(), policies.json()["digest"]
+
+
+async def test_live_rows_come_to_those_who_may_see_their_calls_only(console: ConsoleGateway, world: World) -> None:
+    gateway = console.gateway
+    seen: dict[str, set[str]] = {}
+    async with AsyncExitStack() as stack, asyncio.timeout(90):
+        feeds = {}
+        for role in PEOPLE:
+            browser = await stack.enter_async_context(open_as(console, role))
+            feed = await stack.enter_async_context(browser.http.stream("GET", "/console/calls/live"))
+            feeds[role] = feed.aiter_lines()
+            await anext(feeds[role])
+        made = {
+            "maker": await gateway.call("shop.get_user", {"id": 5}),
+            "guest": await gateway.call("shop.get_user", {"id": 5}, token=gateway.token("guest")),
+            "other": await gateway.call("shop.get_user", {"id": 5}, token=gateway.token("olaf", tenant="other")),
+        }
+        calls = {name: answer.json()["call_id"] for name, answer in made.items()}
+        # The last call that each of them sees; an auditor has none of their own, and nor has an administrator.
+        last = {"guest": "guest", "other administrator": "other", "maker": "maker"}
+        for role, lines in feeds.items():
+            text = ""
+            while calls[last.get(role, "guest")] not in text:
+                text += await anext(lines)
+            seen[role] = {name for name, call_id in calls.items() if call_id in text}
+    assert seen == {
+        "administrator": {"maker", "guest"}, "auditor": {"maker", "guest"}, "maker": {"maker"}, "guest": {"guest"},
+        "other administrator": {"other"},
+    }  # fmt: skip
 
 
 async def test_a_page_of_another_tenant_reads_like_one_that_is_not_there(console: ConsoleGateway, world: World) -> None:
@@ -218,7 +302,7 @@ async def test_every_page_fits_on_a_phone_and_does_nothing_that_its_own_policy_f
     async with open_tab(tmp_path) as tab:
         await tab.resize(390)
         await tab.open_url(f"{console.url}/console/sign-in")
-        await tab.evaluate(f"document.cookie = 'deputize-session={_seal_session(console, 'administrator')}; path=/'")
+        await tab.evaluate(f"document.cookie = 'deputize-session={seal_session(console, 'administrator')}; path=/'")
         for path in (each for each, statuses in PAGES.items() if statuses[0] == 200):
             await tab.open_url(console.url + path.format(**world))
             assert (path, await tab.evaluate("document.documentElement.scrollWidth")) == (path, 390)
