@@ -61,6 +61,24 @@ class RunningSandbox:
         """Wait until it has ended and nothing of it is left; say who ended it."""
         return await asyncio.shield(self._end_task)
 
+    async def finish(self, stdin: bytes = b"", *, max_output_bytes: int = 1_048_576) -> SandboxResult:
+        """Give it its input, and wait for its end and what it wrote; it is ended if that is more."""
+        if stdin:
+            self.stdin.write(stdin)
+        self.stdin.close()
+        outputs = (self.stdout, self.stderr)
+        collected = asyncio.gather(*(_collect(each, max_output_bytes, self) for each in outputs))
+        try:
+            end = await self.wait()
+            streams = await collected
+        finally:
+            collected.cancel()
+        if any(each.is_cut for each in streams) and end.ending in (Ending.EXIT, Ending.CRASH):
+            # The program ended before the supervisor heard of it; what it wrote is cut all the same.
+            end = replace(end, ending=Ending.OUTPUT)
+        stdout, stderr = (each.content for each in streams)
+        return SandboxResult(end=end, stdout=stdout, stderr=stderr)
+
     def kill(self, ending: Ending = Ending.CANCEL) -> None:
         """Have it ended because it is no longer needed, or has written too much."""
         with contextlib.suppress(OSError):
@@ -97,21 +115,7 @@ class SandboxClient:
         If this is cancelled, the sandbox is killed.
         """
         async with contextlib.aclosing(await self.start(spec)) as sandbox:
-            if stdin:
-                sandbox.stdin.write(stdin)
-            sandbox.stdin.close()
-            outputs = (sandbox.stdout, sandbox.stderr)
-            collected = asyncio.gather(*(_collect(each, max_output_bytes, sandbox) for each in outputs))
-            try:
-                end = await sandbox.wait()
-                streams = await collected
-            finally:
-                collected.cancel()
-        if any(each.is_cut for each in streams) and end.ending in (Ending.EXIT, Ending.CRASH):
-            # The program ended before the supervisor heard of it; what it wrote is cut all the same.
-            end = replace(end, ending=Ending.OUTPUT)
-        stdout, stderr = (each.content for each in streams)
-        return SandboxResult(end=end, stdout=stdout, stderr=stderr)
+            return await sandbox.finish(stdin, max_output_bytes=max_output_bytes)
 
     async def start(self, spec: SandboxSpec, *, longest_line: int = 65_536) -> RunningSandbox:
         """Start a program that runs on; raise SandboxUnavailable if it could not be started at all.
