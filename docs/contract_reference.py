@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -15,6 +15,9 @@ INTRODUCTION = (
     "are not part of the digest while they are unset. *Reserved* fields are checked and kept, and nothing enforces "
     "them yet: a tool that sets one answers `requires-setup` and names the field."
 )
+# Whose meanings say for which tools they are enforced.
+_PARTLY_ENFORCED: Final = ("limits", "sandbox")
+_RESERVED: Final = frozenset(RESERVED_FIELDS).difference(_PARTLY_ENFORCED)
 # What each field means, and its rule where it has one beside its type.
 _MEANINGS: Mapping[str, str] = {
     "namespace": "The first half of the tool's name, in lower-case words joined by underscores.",
@@ -24,9 +27,10 @@ _MEANINGS: Mapping[str, str] = {
     "description": "What the tool does, for models and search.",
     "kind": "The kind of tool; policies read it.",
     "handler.driver": "`python`: a function of the project; `mcp`: a tool of a server; `http`: an operation of a "
-    "service; `none`: declared, and connected to no code yet, so that it requires setup.",
+    "service; `command`: a program in a sandbox; `none`: declared, and connected to no code yet, so that it requires "
+    "setup.",
     "handler.target": "For `python` the file and function, as in `tools.crm:get_user`; for `mcp` the server and tool; "
-    "for `http` the service and operation.",
+    "for `http` and `command` the service and operation.",
     "handler.preview": "The function that previews a call, if the target brings none.",
     "handler.request.method": "Its HTTP method.",
     "handler.request.path": "Its path below the URL of the service, with `{name}` for each parameter in it.",
@@ -47,6 +51,22 @@ _MEANINGS: Mapping[str, str] = {
     "handler.request.response_headers": "Headers of the response that are part of the result.",
     "handler.request.response_fields": "Fields of a JSON body that are kept: JSON pointers, with `*` for each item of "
     "a list. None keeps all of it.",
+    "handler.command.program": "The path of the program of a command.",
+    "handler.command.sha256": "The SHA-256 of its file. A file with another digest is not run.",
+    "handler.command.arguments": "Its arguments. `{name}` at the end of one stands for an argument of the tool.",
+    "handler.command.stdin": "The argument of the tool that the program reads as its input.",
+    "handler.command.environment": "Variables of its environment, beside `PATH`, `HOME` and `LANG`.",
+    "handler.command.folders.path": "A folder or file of the host that it sees at its own path.",
+    "handler.command.folders.write": "Whether it may change it, which is tier 3.",
+    "handler.command.working_folder": "The folder that it starts in. Default: an empty one.",
+    "handler.command.output": "`json` if it writes JSON, which is then `output` of the result in place of `stdout`.",
+    "handler.command.output_bytes": "Most bytes that it writes to its output and, again, to its errors. "
+    "Default: 262144.",
+    "handler.command.exit_codes": "What its exit codes mean: `ok`, `failed`, `precondition` or `conflict`. By default, "
+    "0 is `ok` and others are `failed`.",
+    "handler.command.files.folder": "The folder that it leaves files in, which are `files` of the result.",
+    "handler.command.files.count": "Most of these files and the folders that they are in.",
+    "handler.command.files.bytes": "Most bytes of all of them.",
     "handler.pin": "The digest of a server's definition that was accepted.",
     "input_schema": "JSON Schema 2020-12 of the arguments; objects are closed, and properties have descriptions.",
     "output_schema": "JSON Schema of the result; a result that does not match fails the call.",
@@ -155,19 +175,23 @@ _MEANINGS: Mapping[str, str] = {
     "service_limits.max_calls": "Most calls to the external service in `window_seconds`, retries included.",
     "service_limits.window_seconds": "The time in which at most `max_calls` are made. Default: 60.",
     "breaker.half_open_max_calls": "How many trials may be on their way at once; a tenth of them at first.",
-    "limits.cpu": "As in `500m` or `2`.",
+    "limits.cpu": "As in `500m` or `2`. Limits are enforced for commands, and reserved for others.",
     "limits.memory": "As in `512Mi`.",
-    "limits.ephemeral_storage": "As in `1Gi`.",
+    "limits.ephemeral_storage": "As in `1Gi`: of `/tmp`.",
+    "limits.processes": "Most processes and threads at once. Default: 64 for commands.",
     "network.allowed_domains": "Hosts that the tool may reach, by name or as `*.example.com`; if none is listed, any. "
-    "Enforced for tools of HTTP and gRPC services and of MCP servers with a URL, and reserved for functions.",
+    "Enforced for commands and for tools of HTTP and gRPC services and of MCP servers with a URL, and reserved for "
+    "functions.",
     "network.allowed_ports": "Ports that it may reach.",
     "network.deny_all_egress": "Whether it may reach nothing.",
     "checkpoints.enabled": "Whether the tool saves its state with `context.save`.",
     "checkpoints.micro_interval_seconds": "How often the newest state is stored.",
     "checkpoints.macro_events": "Milestones whose state is stored at once.",
-    "sandbox.tier": "0 computes, 1 also reads, 2 also reaches the hosts of `network`, 3 does what `permissions` says "
+    "sandbox.tier": "Enforced for commands, and reserved for others. 0 computes, 1 also reads, 2 also reaches the "
+    "hosts of `network`, 3 does what `permissions` says "
     "with an approval of each call. A tool that changes data needs 2 or 3.",
-    "sandbox.permissions": "What tier 3 may do.",
+    "sandbox.permissions": "What tier 3 may do. Those of a command are its folders and hosts.",
+    "sandbox.backend": "The weakest backend that may run it.",
     "freshness.max_age_seconds": "How old a result may be that is given again. Only of a tool that reads.",
     "freshness.shared_by": "Whether one caller's result may be given to others of the tenant.",
     "fallback": "Tools that answer instead while this one is "
@@ -266,7 +290,7 @@ def _render_table(
         if field_path not in _MEANINGS:
             raise ValueError(f"docs/contract_reference.py has no meaning of the contract's field {field_path}: add one")
         unused_paths.discard(field_path)
-        note = "*Reserved.* " if field_path in RESERVED_FIELDS else ""
+        note = "*Reserved.* " if field_path in _RESERVED else ""
         node = schema["properties"][name]
         default = _render_default(node, is_required=name in schema.get("required", ()))
         yield f"| `{name}` | {_render_type(node, root)} | {default} | {note}{_MEANINGS[field_path]} |"
@@ -278,7 +302,7 @@ def _render_table(
 def _render_head(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
     if path:
         about = " ".join((model.__doc__ or "").split("\n\n")[0].split())
-        note = "*Reserved.* " if path[0] in RESERVED_FIELDS else ""
+        note = "*Reserved.* " if path[0] in _RESERVED else ""
         yield from ("", f"## {'.'.join(path)}", "", f"{note}{about}")
     else:
         yield from ("", "## At the top")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from deputize.catalog.command_rules import check_command
 from deputize.catalog.response_schemas import MissingField, narrow_result_schema
 from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
@@ -23,6 +24,7 @@ _MUTATION = "mutation_class_labelled"
 def check_promises(contract: Contract) -> Iterator[Reason]:
     """Check the promises of a contract against its own schemas and effects."""
     yield from _check_helpers(contract)
+    yield from check_command(contract)
     yield from _check_behaviours(contract)
     yield from _check_compensation(contract)
     yield from _check_data_use(contract)
@@ -110,7 +112,7 @@ def _check_helpers(contract: Contract) -> Iterator[Reason]:
         yield _make_reason("version_registered", "/handler/request/messages", reason, fix)
     if driver == "http" and request is not None:
         yield from _check_request(contract, request)
-    if driver in ("mcp", "http", "grpc"):
+    if driver in ("mcp", "http", "grpc", "command"):
         for field in ("validates", "verifies", "reads_state", "rolls_back"):
             if getattr(contract, field):
                 reason = "is set, but a tool of another server brings no function of its own for it"

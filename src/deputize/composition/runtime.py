@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from deputize.acts.mutating_reads import disable_mutating_read
+from deputize.composition.command_driver import build_command_driver
 from deputize.composition.grpc_driver import build_grpc_driver
 from deputize.composition.started_services import start_services
 from deputize.core.clock import Clock
@@ -174,6 +175,7 @@ async def open_runtime(
             functions,
             McpDriver(upstreams),
             build_http_driver(settings, clock, stack),
+            build_command_driver(settings, stack),
             build_grpc_driver(settings, stack),
         ),
         circuits=circuits,
@@ -206,7 +208,7 @@ def build_http_driver(settings: Settings, clock: Clock, stack: contextlib.AsyncE
     # An egress for each service: it reaches its hosts and no other private one, and a service that does not answer
     # takes no connections from those of other tenants.
     services: dict[tuple[str, str], tuple[ServiceSettings, Egress]] = {}
-    for each in (service for service in settings.services if service.kind != "grpc"):
+    for each in (service for service in settings.services if service.kind not in ("grpc", "commands")):
         private_hosts = frozenset(() if each.public_only else each.hosts)
         egress = Egress(private_hosts, max_connections=_MAX_CONNECTIONS_PER_SERVICE)
         stack.push_async_callback(egress.aclose)

@@ -4,6 +4,7 @@
     mcp      tools of MCP servers          drivers/mcp.py
     http     operations of HTTP services   drivers/http.py
     grpc     methods of gRPC services      drivers/grpc.py
+    command  programs in sandboxes         drivers/command.py
 
 A flow has no driver: its steps are calls of their own.
 
@@ -15,8 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.safety_floor import Weakening
-from deputize.core.contract.tools import AnyTool, FlowTool, GrpcTool, HttpTool, ProjectTool, PythonTool, ToolContext
+from deputize.core.contract.tools import (
+    AnyTool,
+    CommandTool,
+    FlowTool,
+    GrpcTool,
+    HttpTool,
+    ProjectTool,
+    PythonTool,
+    ToolContext,
+)
 from deputize.core.errors import ToolFailed, ToolNotAdmitted, ToolRequiresSetup
+from deputize.execute.drivers.command import CommandDriver
 from deputize.execute.drivers.http import HttpDriver
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
@@ -29,11 +40,17 @@ class Drivers:
     """All drivers behind one interface."""
 
     def __init__(
-        self, python: PythonDriver, mcp: McpDriver, http: HttpDriver, grpc: "GrpcDriver | None" = None
+        self,
+        python: PythonDriver,
+        mcp: McpDriver,
+        http: HttpDriver,
+        command: CommandDriver,
+        grpc: "GrpcDriver | None" = None,
     ) -> None:
         self._python = python
         self._mcp = mcp
         self._http = http
+        self._command = command
         # None if the settings have no gRPC service; gRPC is an extra.
         self._grpc = grpc
 
@@ -48,6 +65,8 @@ class Drivers:
                 return self._http.find_tool(contract)
             case "grpc":
                 return self._require_grpc(contract).find_tool(contract)
+            case "command":
+                return self._command.find_tool(contract)
             case "flow":
                 return FlowTool(contract=contract)
             case "none":
@@ -88,6 +107,8 @@ class Drivers:
             return self._http.run(tool, arguments, context, seconds)
         if isinstance(tool, GrpcTool):
             return self._require_grpc(tool.contract).run(tool, arguments, context, seconds)
+        if isinstance(tool, CommandTool):
+            return self._command.run(tool, arguments, context, seconds)
         if isinstance(tool, FlowTool):
             raise TypeError("a flow is advanced by lifecycle/durable/flow_run.py, not run by a driver")
         return self._mcp.run(tool, arguments, context, seconds)

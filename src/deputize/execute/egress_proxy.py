@@ -15,6 +15,14 @@ from typing import Final
 from deputize.core.errors import EgressDenied, Problem
 from deputize.execute.egress import HostResolver, normalize_host, resolve_allowed_addresses, resolve_host
 
+# In the sandbox's own network, where no other program is.
+PROXY_PORT: Final = 3128
+_PROXY_NAMES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+PROXY_ENVIRONMENT: Final = {
+    **dict.fromkeys(_PROXY_NAMES, f"http://127.0.0.1:{PROXY_PORT}"),
+    # Node.js reads the others only then.
+    "NODE_USE_ENV_PROXY": "1",
+}
 _MAX_HEAD_BYTES: Final = 16_384
 _MAX_HELLO_BYTES: Final = 32_768
 _PART_BYTES: Final = 65_536
@@ -117,7 +125,7 @@ class EgressProxy:
         """Connect to one of the addresses that were checked, and to no other."""
         target = f"{host}:{port}"
         if (host, port) not in self._targets:
-            raise _Refused(target, "the settings of this server do not list it in hosts")
+            raise _Refused(target, "it is not one of the hosts that are listed for this program")
         try:
             addresses = await resolve_allowed_addresses(host, port, self._names, self._resolve)
         except EgressDenied as denied:

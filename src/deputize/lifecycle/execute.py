@@ -434,7 +434,7 @@ def classify_problem(contract: Contract, problem: Problem, claim: Claim, *, may_
 
 def _recognizes_repetitions(contract: Contract) -> bool:
     """Tell whether a repeated attempt gets the answer of the first; a service may answer that one is running."""
-    is_service = contract.handler.driver in ("http", "grpc")
+    is_service = contract.handler.driver in ("http", "grpc", "command")
     return contract.idempotency.upstream is UpstreamIdempotency.DEDUPLICATES and not is_service
 
 

@@ -72,6 +72,10 @@ _COMPILED, _REST = "unit/catalog/test_compiled_tool.py", "integration/interfaces
 _SERVICES = "integration/operations/servers/test_services.py"
 _GRPC_SERVICES = "integration/operations/servers/test_grpc_services.py"
 _ENCODING = "unit/execute/drivers/test_http_encoding.py"
+_COMMANDS, _COMMAND_RULES = (
+    "integration/execute/test_commands.py",
+    "unit/catalog/importers/test_command_manifest.py",
+)
 _UNENFORCED = "unit/core/contract/test_unenforced_fields.py::test_each_field_is_named_also_after_it_was_stored"
 _FAILURES, _CHECKS = "integration/lifecycle/test_declared_failures.py", "integration/lifecycle/test_tool_checks.py"
 _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "unit/execute/test_retry.py"
@@ -124,6 +128,23 @@ OBSERVATIONS: dict[str, str] = {
     ),
     "handler.request.idempotency_header": f"{_SERVICES}::"
     "test_a_repeated_write_is_sent_once_and_its_key_is_handed_on",
+    **dict.fromkeys(
+        (f"handler.command.{field}" for field in ("program", "arguments", "stdin", "environment")),
+        f"{_COMMANDS}::test_a_command_gets_its_words_its_input_and_nothing_else",
+    ),
+    "handler.command.sha256": f"{_COMMANDS}::test_a_changed_program_is_not_run",
+    **dict.fromkeys(
+        ("handler.command.folders.path", "handler.command.folders.write", "handler.command.working_folder"),
+        f"{_COMMANDS}::test_folders_are_read_and_only_written_if_the_manifest_says_so",
+    ),
+    "handler.command.output": f"{_COMMANDS}::test_output_that_is_declared_as_json_is_parsed",
+    "handler.command.output_bytes": f"{_COMMANDS}::test_a_program_that_writes_more_than_declared_is_ended",
+    "handler.command.exit_codes": f"{_COMMANDS}::test_exit_codes_mean_what_the_manifest_says",
+    "handler.command.files.folder": f"{_COMMANDS}::test_files_that_a_program_leaves_are_part_of_the_result",
+    **dict.fromkeys(
+        ("handler.command.files.count", "handler.command.files.bytes"),
+        f"{_COMMANDS}::test_a_program_that_leaves_too_much_is_ended",
+    ),
     "handler.pin": "integration/execute/upstreams/test_mcp_driver.py::"
     "test_a_changed_tool_is_held_and_a_rule_lets_it_read_or_also_write",
     "input_schema": f"{_COMPILED}::test_every_error_says_where_and_what_would_do",
@@ -266,12 +287,13 @@ OBSERVATIONS: dict[str, str] = {
     "life.replacement": _DEPRECATION,
     **dict.fromkeys(
         (
-            "limits.cpu", "limits.memory", "limits.ephemeral_storage",
-            "sandbox.tier", "sandbox.permissions", "alerts.window_seconds", "recipient_argument", "labels.accepts",
+            "limits.cpu", "limits.memory", "limits.ephemeral_storage", "limits.processes", "sandbox.backend",
+            "sandbox.permissions", "alerts.window_seconds", "recipient_argument", "labels.accepts",
             "labels.adds",
         ),
         _UNENFORCED,
     ),
+    "sandbox.tier": f"{_COMMAND_RULES}::test_the_tier_follows_from_what_the_program_is_given",
     **dict.fromkeys(
         ("alerts.error_rate", "alerts.timeout_rate", "alerts.latency_factor", "alerts.pending_approvals"),
         "unit/evidence/test_metrics.py::test_thresholds_that_tools_declare_are_shown_and_the_lowest_counts",

@@ -6,7 +6,7 @@ parameters.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from deputize.catalog.importers.declaration import choose_idempotency
@@ -35,29 +35,36 @@ _REQUEST: Final = re.compile(r"(GET|PUT|POST|DELETE|OPTIONS|HEAD|PATCH) (/\S*)")
 _REQUEST_FIELDS: Final = frozenset({"http", "idempotency_header", "response_fields"})
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 # What the settings of the service say for all of its tools, and what follows from it.
-_SERVICE_FIELDS: Final = (
+SERVICE_FIELDS: Final = (
     "auth", "external_mappings", "external_service", "handler", "kind", "native_ids", "provider", "service_limits",
     "version",
 )  # fmt: skip
 _MOST_TOOLS: Final = 500
 
 
-def is_http_manifest(content: Any) -> bool:
-    """Tell whether parsed content is a manifest of HTTP tools."""
+def is_manifest(content: Any, field: str) -> bool:
+    """Tell whether parsed content is a manifest of tools with a field: `http`, or `command`."""
     tools = content.get("tools", [content]) if isinstance(content, dict) else None
-    return isinstance(tools, list) and any(isinstance(each, dict) and "http" in each for each in tools)
+    return isinstance(tools, list) and any(isinstance(each, dict) and field in each for each in tools)
 
 
 def parse_http_manifest(document: bytes) -> list[Json]:
     """Parse the tools of a manifest as they are written, or raise `InvalidDocument`."""
-    content = parse_content(document)
+    tools = list_tools(parse_content(document))
+    if not all(isinstance(each.get("http"), str) for each in tools):
+        raise InvalidDocument('each tool needs http: "GET /path"')
+    return tools
+
+
+def list_tools(content: Any) -> list[Json]:
+    """List the tools of a manifest, or raise `InvalidDocument`."""
     tools = content.get("tools", [content]) if isinstance(content, dict) else None
     if not isinstance(tools, list) or not 0 < len(tools) <= _MOST_TOOLS:
         raise InvalidDocument(f"it has no tools, or more than {_MOST_TOOLS}: list them under tools")
     for each in tools:
         name = each.get("name") if isinstance(each, dict) else None
-        if not isinstance(name, str) or name.count(".") != 1 or not isinstance(each.get("http"), str):
-            raise InvalidDocument('each tool needs a name such as weather.forecast, and http: "GET /path"')
+        if not isinstance(name, str) or name.count(".") != 1:
+            raise InvalidDocument("each tool needs a name such as weather.forecast")
     names = [each["name"] for each in tools]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidDocument(f"two tools have the name {duplicates[0][:100]}: rename one of them")
@@ -88,11 +95,11 @@ def build_http_manifest(
             contracts[key] = _build_contract(service, tool, versions.get(key, FIRST_VERSION))
         except (UnsupportedOperation, ToolNotAdmitted) as error:
             method, _, path = tool["http"].partition(" ")
-            refusals.append(RefusedOperation(key=key, method=method, path=path, reason=_format_refusal(error)))
+            refusals.append(RefusedOperation(key=key, method=method, path=path, reason=format_refusal(error)))
     return BuiltService(contracts=contracts, refusals=tuple(refusals))
 
 
-def _format_refusal(error: UnsupportedOperation | ToolNotAdmitted) -> str:
+def format_refusal(error: UnsupportedOperation | ToolNotAdmitted) -> str:
     """Format why a tool was refused, and what its author has to write instead."""
     if isinstance(error, UnsupportedOperation):
         return str(error)
@@ -107,9 +114,9 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
     check_path(path)
     if not tool["name"].startswith(f"{service.name}."):
         raise UnsupportedOperation(f"its name does not begin with the name of the service: write {service.name}.{key}")
-    if own_fields := [field for field in _SERVICE_FIELDS if field in tool]:
+    if own_fields := [field for field in SERVICE_FIELDS if field in tool]:
         raise UnsupportedOperation(f"its {own_fields[0]} follows from the settings of the service: remove it")
-    input_schema = _complete_input_schema(tool.get("input_schema", {}), path)
+    input_schema = complete_input_schema(tool.get("input_schema", {}), _PLACEHOLDER.findall(path))
     mark_arguments(input_schema, service)
     parameters = _list_parameters(input_schema, path)
     pagination = find_pagination(method, parameters)
@@ -152,13 +159,13 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
     return contract
 
 
-def _complete_input_schema(schema: Any, path: str) -> Json:
-    """Complete the schema of the arguments: nothing else is accepted, and what is in the path is required."""
+def complete_input_schema(schema: Any, names: Collection[str]) -> Json:
+    """Complete the schema of the arguments: nothing else is accepted, and these names are required."""
     properties = schema.get("properties", {}) if isinstance(schema, dict) else None
     required = schema.get("required", []) if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or not isinstance(required, list):
         raise UnsupportedOperation("its input_schema is not an object with properties")
-    required_names = list(dict.fromkeys([*map(str, required), *_PLACEHOLDER.findall(path)]))
+    required_names = list(dict.fromkeys([*map(str, required), *names]))
     return {
         "type": "object",
         "additionalProperties": False,

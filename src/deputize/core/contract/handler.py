@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import SerializerFunctionWrapHandler, StringConstraints, model_serializer
 
+from deputize.core.contract.command import Command
 from deputize.core.contract.http_request import HttpRequest
 from deputize.core.contract.parts import ContractPart, omit_unset_fields
 
@@ -40,18 +41,19 @@ class ToolKind(StrEnum):
 
 class Handler(ContractPart):
     """Where the tool runs. `target` is its address for the driver (Python: `module:function`; MCP: `server/tool` as the
-    server spells it; HTTP and gRPC: `service/operation`; a flow: its own name). `preview` is the address of its
-    preview, if the target does not bring one. `pin` is the digest of the accepted definition, if a server can change
-    it. `request` is the request of an HTTP operation or a gRPC method. A tool with the driver `none` is declared and
-    runs nowhere yet.
+    server spells it; HTTP, gRPC and commands: `service/operation`; a flow: its own name). `preview` is the address of
+    its preview, if the target does not bring one. `pin` is the digest of the accepted definition, if a server can
+    change it. `request` is the request of an HTTP operation or a gRPC method, `command` the program that a command
+    runs. A tool with the driver `none` is declared and runs nowhere yet.
     """
 
-    driver: Literal["python", "mcp", "http", "grpc", "flow", "none"] = "python"
+    driver: Literal["python", "mcp", "http", "grpc", "command", "flow", "none"] = "python"
     target: Annotated[str, StringConstraints(min_length=1, max_length=400)]
     preview: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
     pin: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     request: HttpRequest | None = None
+    command: Command | None = None
 
     @model_serializer(mode="wrap")
     def _serialize_compatibly(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return omit_unset_fields(self, dump(self), "preview", "pin", "request")
+        return omit_unset_fields(self, dump(self), "preview", "pin", "request", "command")

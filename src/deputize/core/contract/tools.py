@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 import orjson
 
 from deputize.core.contract.availability import AdmittedDrift
+from deputize.core.contract.command import Command
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.http_request import HttpPagination, HttpRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound
@@ -97,6 +98,14 @@ class GrpcTool(RemoteTool):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CommandTool(RemoteTool):
+    """A program that runs in a sandbox, and how it is called."""
+
+    service: str
+    command: Command
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FlowTool(RemoteTool):
     """A flow. It has no code: its steps are calls of other tools, which `lifecycle/durable/flow_run.py` makes."""
 
@@ -106,7 +115,7 @@ class FlowTool(RemoteTool):
     declaration: ClassVar[None] = None
 
 
-AnyTool = PythonTool | UpstreamTool | HttpTool | GrpcTool | FlowTool
+AnyTool = PythonTool | UpstreamTool | HttpTool | GrpcTool | CommandTool | FlowTool
 # What the files of a project declare.
 ProjectTool = PythonTool | FlowTool
 

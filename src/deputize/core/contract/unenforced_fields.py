@@ -17,12 +17,20 @@ RESERVED_FIELDS: Final = (
 )  # fmt: skip
 
 # Drivers that reach one host, which they compare with `network`; code of this process can reach any.
-_NETWORK_DRIVERS: Final = frozenset({"http", "grpc", "mcp"})
+_NETWORK_DRIVERS: Final = frozenset({"http", "grpc", "mcp", "command"})
+# Commands run in sandboxes, which hold these.
+_SANDBOX_FIELDS: Final = ("limits", "sandbox")
+# Backends that run no command yet.
+_MISSING_BACKENDS: Final = frozenset({"gvisor"})
 
 
 def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
     """List the paths of the fields that are set and not enforced, first a handler that names no code."""
     names = [each for each in RESERVED_FIELDS if getattr(contract, each) != Contract.model_fields[each].default]
+    if contract.handler.driver == "command":
+        names = [each for each in names if each not in _SANDBOX_FIELDS]
+        if contract.sandbox is not None and contract.sandbox.backend in _MISSING_BACKENDS:
+            names.append("sandbox/backend")
     if contract.handler.driver not in _NETWORK_DRIVERS and contract.limits_network:
         names.append("network")
     if contract.alerts is not None and contract.alerts.window_seconds != ALERT_WINDOW_SECONDS:

@@ -1,4 +1,4 @@
-"""Define the HTTP and gRPC services whose operations this gateway serves: `[[services]]`."""
+"""Define the HTTP and gRPC services, and the commands, that this gateway serves: `[[services]]`."""
 
 import ipaddress
 import re
@@ -32,27 +32,28 @@ _PRIVATE_NETWORKS: Final = tuple(
 
 
 class ServiceSettings(SettingsSection):
-    """An HTTP service that an OpenAPI document or a manifest of HTTP tools describes, or a gRPC service with a
-    descriptor set. `deputize services import` writes this section. The document is a file of the project, pinned by its
-    digest; the gateway never fetches it. Operations other than GET, HEAD and OPTIONS, and gRPC methods other than those
-    with `idempotency_level = NO_SIDE_EFFECTS`, count as destructive until you list them in `reads` or `writes`; a
-    manifest declares effects itself.
+    """An HTTP service that an OpenAPI document or a manifest of HTTP tools describes, a gRPC service with a descriptor
+    set, or commands that run in sandboxes. `deputize import` writes this section. The document is a file of the
+    project, pinned by its digest; the gateway never fetches it. Operations other than GET, HEAD and OPTIONS, and gRPC
+    methods other than those with `idempotency_level = NO_SIDE_EFFECTS`, count as destructive until you list them in
+    `reads` or `writes`; a manifest declares effects itself.
     """
 
     name: str = Field(
         pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="Name of the service; the namespace of its tools."
     )
-    kind: Literal["openapi", "manifest", "grpc"] = Field(
+    kind: Literal["openapi", "manifest", "grpc", "commands"] = Field(
         "openapi",
-        description="What describes it: an OpenAPI document, a manifest of HTTP tools, or a descriptor set of gRPC "
-        "services.",
+        description="What describes it: an OpenAPI document, a manifest of HTTP tools, a descriptor set of gRPC "
+        "services, or a manifest of commands.",
     )
     tenant: str | None = Field(None, description="The tenant it serves. Default: that of `[tools]`.")
     document: Path = Field(description="The document, relative to the project. An OpenAPI document must be JSON.")
     sha256: Sha256 = Field(description="SHA-256 of the document. A document with another digest is not used.")
     url: str = Field(
+        "",
         description="URL that the paths of the document are added to. No other host is ever called. With a credential "
-        "it needs https, unless it has localhost or a private IP address."
+        "it needs https, unless it has localhost or a private IP address. Commands have none.",
     )
     further_urls: tuple[str, ...] = Field(
         (),
@@ -135,7 +136,7 @@ class ServiceSettings(SettingsSection):
     @property
     def urls(self) -> tuple[str, ...]:
         """The URL, and the further ones."""
-        return self.url, *self.further_urls
+        return (self.url, *self.further_urls) if self.url else ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -149,6 +150,10 @@ class ServiceSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _check_url(self) -> Self:
+        if self.kind == "commands":
+            return self
+        if not self.url:
+            raise ValueError("the service needs the URL that it is at: set url")
         for url in self.urls:
             parts = urlsplit(url) if is_http_url(url) else None
             if parts is None or parts.query or parts.fragment:
@@ -167,10 +172,18 @@ class ServiceSettings(SettingsSection):
         return self
 
     @model_validator(mode="after")
+    def _check_commands(self) -> Self:
+        fields = ("url", "further_urls", "public_only", "security", "response_fields")
+        given_field = next((field for field in fields if getattr(self, field)), None)
+        if self.kind == "commands" and (given_field is not None or self.credential != "none"):
+            raise ValueError(f"{given_field or 'credential'} is for services: commands have none, so remove it")
+        return self
+
+    @model_validator(mode="after")
     def _check_manifest(self) -> Self:
         fields = ("reads", "writes", "destructive", "repeatable", "slow")
         given_field = next((field for field in fields if getattr(self, field)), None)
-        if self.kind == "manifest" and given_field is not None:
+        if self.kind in ("manifest", "commands") and given_field is not None:
             raise ValueError(
                 f"{given_field} is for imported documents: a manifest declares effects, idempotency and timeout itself"
             )

@@ -26,7 +26,7 @@ from deputize.core.errors import (
     UpstreamUnavailable,
 )
 from deputize.core.settings import McpServerSettings
-from deputize.execute.egress_proxy import EgressProxy, NoteAttempt
+from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy, NoteAttempt
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
 from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program, prepare_sandboxed_program
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxUnavailable
@@ -41,14 +41,6 @@ _SUPERVISOR_SECONDS: Final = 10.0
 _END_SECONDS: Final = 10.0
 _MAX_LINES: Final = 40
 _MAX_LINE_LENGTH: Final = 500
-# In the sandbox's own network, where no other program is.
-_PROXY_PORT: Final = 3128
-_PROXY_NAMES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
-_PROXY_ENVIRONMENT: Final = {
-    **dict.fromkeys(_PROXY_NAMES, f"http://127.0.0.1:{_PROXY_PORT}"),
-    # Node.js reads the others only then.
-    "NODE_USE_ENV_PROXY": "1",
-}
 _SANDBOX_ADVICE: Final = (
     "The operator must run deputize sandboxes check on the host of the gateway, which says what to change, and compare "
     "folders of this server under [[servers]]."
@@ -274,7 +266,7 @@ async def _start_sandbox(
         # That of the gateway names folders that are not there.
         del environment["PATH"]
     if server.hosts:
-        environment = {**_PROXY_ENVIRONMENT, **environment}
+        environment = {**PROXY_ENVIRONMENT, **environment}
     program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files, sandboxes.uid)
     spec = SandboxSpec(
         command=program.command,
@@ -282,7 +274,7 @@ async def _start_sandbox(
         folders=program.folders,
         working_folder=program.working_folder,
         environment=environment,
-        proxy_port=_PROXY_PORT if server.hosts else None,
+        proxy_port=PROXY_PORT if server.hosts else None,
         limits=SandboxLimits(memory_bytes=server.memory_mb * 1_048_576, open_files=server.open_files),
     )
     try:

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 # Processor time for one document. The largest that was tried, with 1,223 operations, takes a tenth of it.
 MAX_BUILD_SECONDS: Final = 60
 # The drivers of operations of services.
-_DRIVERS: Final = ("http", "grpc")
+_DRIVERS: Final = ("http", "grpc", "command")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,10 +179,11 @@ def _compare(
 
 def _raise_version(before: Contract, after: Contract) -> Contract:
     """Number a changed contract: a major version if callers or the service see a difference, else a minor one."""
-    is_same_request = (before.input_schema, before.output_schema, before.handler.request) == (
+    is_same_request = (before.input_schema, before.output_schema, before.handler.request, before.handler.command) == (
         after.input_schema,
         after.output_schema,
         after.handler.request,
+        after.handler.command,
     )
     version = bump_minor_version(before.version) if is_same_request else increment_major(before.version)
     return after.model_copy(update={"version": version})

@@ -8,6 +8,8 @@ from deputize.core.contract.contract import Contract
 from deputize.core.contract.unenforced_fields import describe_missing_setup, list_unenforced_fields
 from tests.support.policy_inputs import make_tool
 
+COMMAND = {"driver": "command", "target": "lab/run", "command": {"program": "/bin/true", "sha256": "0" * 64}}
+
 
 def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
     assert (
@@ -18,6 +20,12 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
     server = {"driver": "mcp", "target": "crm/getUser"}
     assert list_unenforced_fields(make_tool(network={"allowed_domains": ["crm.example"]}, handler=server)) == ()
     assert list_unenforced_fields(make_tool(alerts={"error_rate": 0.1})) == ()
+    isolated: dict[str, Any] = {
+        "handler": COMMAND,
+        "limits": {"memory": "1Gi"},
+        "sandbox": {"tier": 2, "backend": "namespaces"},
+    }
+    assert list_unenforced_fields(make_tool(**isolated, network={"allowed_domains": ["crm.example"]})) == ()
     assert list_unenforced_fields(make_tool(service_limits={"max_concurrent": 3}, external_service="crm")) == ()
 
 
@@ -37,10 +45,12 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"limits": {"cpu": "2"}}, "/limits"),
         ({"limits": {"memory": "1Gi"}}, "/limits"),
         ({"limits": {"ephemeral_storage": "2Gi"}}, "/limits"),
+        ({"limits": {"processes": 8}}, "/limits"),
         ({"network": {"allowed_domains": ["crm.example"]}}, "/network"),
         ({"network": {"allowed_ports": [443]}}, "/network"),
         ({"network": {"deny_all_egress": True}}, "/network"),
         ({"sandbox": {"tier": 0}}, "/sandbox"),
+        ({"handler": COMMAND, "sandbox": {"tier": 0, "backend": "gvisor"}}, "/sandbox/backend"),
         ({"alerts": {"error_rate": 0.1, "window_seconds": 60}}, "/alerts/window_seconds"),
         ({"recipient_argument": "to"}, "/recipient_argument"),
         ({"labels": {"adds": ["private"]}}, "/labels"),

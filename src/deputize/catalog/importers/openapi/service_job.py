@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from deputize.catalog.importers.command_manifest import build_command_manifest, parse_command_manifest
 from deputize.catalog.importers.http_manifest import build_http_manifest, parse_http_manifest
 from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.importers.openapi.contracts import BuiltService, RefusedOperation, build_service
@@ -89,6 +90,13 @@ def build_contracts(
         return build_http_manifest(
             service,
             parse_http_manifest(document),
+            existing_names=existing_names,
+            newest_versions=newest_versions,
+        )
+    if service.kind == "commands":
+        return build_command_manifest(
+            service,
+            parse_command_manifest(document),
             existing_names=existing_names,
             newest_versions=newest_versions,
         )

@@ -40,10 +40,10 @@ _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".claude", ".gemini", ".winds
 _MAX_FILE_BYTES = 1_048_576
 _HEAD_BYTES = 65_536
 # The first key of an OpenAPI document, or a later one on a line of its own, or the request of an HTTP tool in a
-# manifest; as JSON or YAML.
+# manifest, as JSON or YAML; or the command of a tool as YAML, because clients list commands of servers as JSON.
 _SERVICE_DOCUMENT = re.compile(
     rb"""^[ \t{]*["']?openapi["']?[ \t]*:[ \t]*["']?3\.|\A\s*\{[^{}\[\]]{0,2000}"openapi"\s*:"""
-    rb"""|^[ \t{-]*["']?http["']?[ \t]*:[ \t]*["']?[A-Z]{3,7} /""",
+    rb"""|^[ \t{-]*["']?http["']?[ \t]*:[ \t]*["']?[A-Z]{3,7} /|^[ \t-]*command[ \t]*:[ \t]*(\[|$)""",
     re.MULTILINE,
 )
 
@@ -76,7 +76,7 @@ def import_servers(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Import MCP servers of another client, or an OpenAPI document, into deputize.toml.
+    """Import MCP servers of another client, an OpenAPI document, or a manifest, into deputize.toml.
 
     Environment variables are not read: ${VAR:-default} becomes its default, and a server with ${VAR} in its URL or
     command is left out. Values of env are treated as secrets and not copied, except a few such as LOG_LEVEL: the
@@ -170,7 +170,7 @@ def _locate_source(file: str) -> Path | None:
 
 
 def is_service_document(path: Path) -> bool:
-    """Tell whether a file is an OpenAPI document or a manifest of HTTP tools; a client's file has no such key."""
+    """Tell whether a file is an OpenAPI document or a manifest; a client's file has no such key."""
     try:
         # A named pipe must not block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:

@@ -1,5 +1,6 @@
 """Define `deputize services`: import HTTP and gRPC services from their documents, and list their operations."""
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from deputize.interfaces.cli.render.output import (
 )
 
 if TYPE_CHECKING:
+    from deputize.core.contract.command import Command
     from deputize.core.contract.contract import Contract
     from deputize.interfaces.cli.local.service_import import ImportOptions, ImportPlan
 
@@ -51,7 +53,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of
 def import_service(
     source: Annotated[
         str,
-        typer.Argument(metavar="FILE|URL", help="OpenAPI 3.0 or 3.1, manifest of HTTP tools, or gRPC descriptor set."),
+        typer.Argument(
+            metavar="FILE|URL", help="OpenAPI 3.0 or 3.1, manifest of HTTP tools or commands, or gRPC descriptor set."
+        ),
     ],
     name: Name = None,
     service_url: ServiceUrl = None,
@@ -192,14 +196,13 @@ def _describe_plan(plan: "ImportPlan") -> dict[str, Any]:
 
 
 def _describe_tool(key: str, contract: "Contract") -> dict[str, Any]:
-    request = contract.handler.request
-    assert request is not None
+    request, command = contract.handler.request, contract.handler.command
     native_facts = contract.external_mappings.get("openapi", {})
     return {
         "tool": contract.full_name,
         "operation": key,
-        "method": request.method,
-        "path": request.path,
+        "method": "run" if request is None else request.method,
+        "path": request.path if request is not None else _format_command(command),
         "effects": contract.effects.value,
         "credential": contract.auth.credential,
         "repeatable": contract.idempotency.upstream.value,
@@ -207,12 +210,17 @@ def _describe_tool(key: str, contract: "Contract") -> dict[str, Any]:
     }
 
 
+def _format_command(command: "Command | None") -> str:
+    return "" if command is None else shlex.join((command.program, *command.arguments))
+
+
 def _print_plan(plan: "ImportPlan") -> None:
     tools = [_describe_tool(key, contract) for key, contract in plan.contents.contracts.items()]
     title = to_display_text(plan.title, 80)
+    place = f" at {to_display_text(plan.service.url, 200)}" if plan.service.url else ""
+    noun = "operation" if plan.service.url else "command"
     printer.success(
-        f"{plan.service.name}: {len(tools)} of {format_count(plan.operation_count, 'operation')} of {title} at "
-        f"{to_display_text(plan.service.url, 200)}"
+        f"{plan.service.name}: {len(tools)} of {format_count(plan.operation_count, noun)} of {title}{place}"
     )
     rows = [(each["effects"], each["tool"], f"{each['method']} {to_display_text(each['path'], 120)}") for each in tools]
     printer.table(("effects", "tool", "operation"), rows[:_MOST_ROWS])

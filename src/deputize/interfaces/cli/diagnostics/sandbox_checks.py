@@ -46,7 +46,7 @@ def find_folder(settings: Settings) -> Path:
 
 
 async def check_isolation(settings: Settings) -> list[Finding]:
-    """Name the servers whose programs run without a sandbox; try one if others need it."""
+    """Name the servers whose programs run without a sandbox; try one if other servers or commands need it."""
     programs = [each for each in settings.servers if each.command]
     exposed = [each.name for each in programs if not each.sandbox and "unsandboxed" not in each.accept_risk]
     findings = []
@@ -55,7 +55,10 @@ async def check_isolation(settings: Settings) -> list[Finding]:
         summary = f"{', '.join(exposed)} {verb} without a sandbox, with the files and the network of this host"
         todo = f'set sandbox = true under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
         findings.append(Finding(check="isolation", status="warning", summary=summary, todo=todo))
-    return findings + (await check_sandboxes(settings) if any(each.sandbox for each in programs) else [])
+    needs_sandboxes = any(each.sandbox for each in programs) or any(
+        each.kind == "commands" for each in settings.services
+    )
+    return findings + (await check_sandboxes(settings) if needs_sandboxes else [])
 
 
 async def check_sandboxes(settings: Settings) -> list[Finding]:

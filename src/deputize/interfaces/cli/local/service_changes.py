@@ -8,6 +8,7 @@ from deputize.catalog.compatibility.breaks import BreakView
 from deputize.catalog.compatibility.contract_changes import compare_contracts
 from deputize.catalog.compatibility.schema_changes import find_breaks
 from deputize.catalog.schemas import format_pointer
+from deputize.core.contract.command import Command
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.http_request import HttpParameter, HttpRequest
 from deputize.core.contract.safety_floor import list_weakenings
@@ -60,6 +61,10 @@ def _list_request_changes(old: Contract, new: Contract) -> Iterator[tuple[str, s
         before, after = (getattr(each.handler.request, field, None) for each in (old, new))
         if before != after:
             yield f"/handler/request/{field}", f"is {_format(after)} now, and was {_format(before)}"
+    for field in Command.model_fields:
+        before, after = (getattr(each.handler.command, field, None) for each in (old, new))
+        if before != after:
+            yield f"/handler/command/{field}", f"is {_format(after)} now, and was {_format(before)}"
     # An argument that is new or gone is a change of the input.
     old_parameters = {each.argument: each for each in _get_parameters(old)}
     for new_parameter in _get_parameters(new):
@@ -93,4 +98,6 @@ def _format(value: Any) -> str:
         return ", ".join(_format(each) for each in value)
     if value is None:
         return "none"
+    if isinstance(value, dict | int):
+        return str(value)
     return value if isinstance(value, str) else " ".join(str(each) for _, each in value if each is not None)

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ import orjson
 from pydantic import ValidationError
 
 from deputize.catalog.drift.flags import DefinitionIndex, Flag, find_flags
-from deputize.catalog.importers.http_manifest import get_key, is_http_manifest, parse_http_manifest
+from deputize.catalog.importers.command_manifest import parse_command_manifest
+from deputize.catalog.importers.http_manifest import get_key, is_manifest, list_tools, parse_http_manifest
 from deputize.catalog.importers.openapi.contracts import BuiltService, list_unknown_globs
 from deputize.catalog.importers.openapi.document import (
     MAX_DOCUMENT_BYTES,
@@ -131,7 +133,7 @@ def plan_import(source: str, content: bytes, options: ImportOptions) -> ImportPl
         contents = build_contracts(service, document.content)
     except InvalidDocument as error:
         raise ConfigError(f"{source} cannot be imported: {error}.") from None
-    if document.kind == "manifest" and contents.refusals:
+    if document.kind in ("manifest", "commands") and contents.refusals:
         # A person wrote it and can correct it; operations of other documents are left out instead.
         first = contents.refusals[0]
         raise ConfigError(f"{source} cannot be imported: {service.name}.{first.key}: {first.reason}.")
@@ -164,7 +166,7 @@ def plan_import(source: str, content: bytes, options: ImportOptions) -> ImportPl
 class _SourceDocument:
     """A document as it is pinned, and what it says about its service."""
 
-    kind: Literal["openapi", "manifest", "grpc"]
+    kind: Literal["openapi", "manifest", "grpc", "commands"]
     content: bytes
     title: str
     keys: tuple[str, ...]
@@ -184,7 +186,12 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
         methods = descriptors.parse_descriptor_set(content)
         keys = tuple(each.key for each in methods.methods)
         return _SourceDocument(kind="grpc", content=content, title=methods.title, keys=keys)
-    if is_http_manifest(value := parse_content(content)):
+    if is_manifest(value := parse_content(content), "command"):
+        pinned = orjson.dumps(_pin_commands(value), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        tools = parse_command_manifest(pinned)
+        title, keys = tools[0]["name"].partition(".")[0], tuple(get_key(each) for each in tools)
+        return _SourceDocument(kind="commands", content=pinned, title=title, keys=keys)
+    if is_manifest(value, "http"):
         tools = parse_http_manifest(content)
         return _SourceDocument(
             kind="manifest",
@@ -209,6 +216,33 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
         link=propose_link(document, operations, scheme),
         base_url=base_url,
     )
+
+
+def _pin_commands(value: Any) -> Any:
+    """Pin the programs of a manifest: the file that each is now, with its digest, and absolute paths of folders."""
+    return {"tools": [_pin_command(each) for each in list_tools(value)]}
+
+
+def _pin_command(tool: dict[str, Any]) -> dict[str, Any]:
+    words, folders, start = tool.get("command"), tool.get("folders"), tool.get("working_folder")
+    if not isinstance(words, list) or not words or not isinstance(words[0], str):
+        raise InvalidDocument(f"{tool['name']} needs command: [PROGRAM, ARGUMENT, …]")
+    found = shutil.which(words[0])
+    if found is None:
+        raise InvalidDocument(
+            f"the program {words[0][:200]} of {tool['name']} was not found: install it, or correct it"
+        )
+    # What it is called by: several programs that are one file know by it which of them they are.
+    program = os.path.abspath(found)
+    with open(program, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    pinned = {**tool, "command": [program, *words[1:]], "sha256": digest}
+    if isinstance(folders, list):
+        folders = [each if isinstance(each, dict) else {"path": each} for each in folders]
+        pinned["folders"] = [{**each, "path": os.path.abspath(str(each.get("path")))} for each in folders]
+    if isinstance(start, str):
+        pinned["working_folder"] = os.path.abspath(start)
+    return pinned
 
 
 def _is_descriptor_set(content: bytes) -> bool:
@@ -293,16 +327,20 @@ def _choose_settings(document: _SourceDocument, options: ImportOptions) -> tuple
             raise ConfigError(f"The service {name} in {SETTINGS_FILE} is of another kind: choose another --name.")
         return service, {}
     url = options.url or document.url
-    if url is None:
+    if document.kind == "commands" and options.url is not None:
+        raise ConfigError("Commands are at no URL: leave out --url.")
+    if url is None and document.kind != "commands":
         raise ConfigError("The document does not say where the service is: add --url https://host/path.")
     # The person who typed the source named its host, and no other.
-    is_from_document = options.url is None and not f"{url}/".startswith(f"{document.base_url}/")
-    if is_from_document:
+    is_from_document = False
+    if url is not None and options.url is None and not f"{url}/".startswith(f"{document.base_url}/"):
+        is_from_document = True
         _require_public(url)
     scheme, suffix = options.security or document.scheme, "binpb" if document.kind == "grpc" else "json"
     table: dict[str, Any] = {
         "name": name, **({} if document.kind == "openapi" else {"kind": document.kind}),
-        "document": f"{SERVICES_FOLDER}/{name}.{suffix}", "sha256": "0" * 64, "url": url,
+        "document": f"{SERVICES_FOLDER}/{name}.{suffix}", "sha256": "0" * 64,
+        **({} if url is None else {"url": url}),
         **({"public_only": True} if is_from_document else {}),
         **({"operations": list(options.include)} if options.include else {}),
         **({"excluded_operations": list(options.exclude)} if options.exclude else {}),

@@ -350,8 +350,9 @@ def _ignore_signals() -> None:
 
 def _print_services(services: Sequence[ServiceSettings]) -> None:
     for service in services:
+        place = f" at {service.url}" if service.url else ""
         facts = {"name": service.name, "document": str(service.document), "url": service.url}
-        printer.event("service", facts, f"service {service.name} from {service.document} at {service.url}")
+        printer.event("service", facts, f"service {service.name} from {service.document}{place}")
 
 
 def _print_tools(project_tools: ProjectTools, rules: Sequence[StartupEvent], *, has_servers: bool) -> None:

@@ -1,0 +1,37 @@
+"""Build the driver of commands from the pinned manifests of the settings: what they do not declare never runs."""
+
+import contextlib
+import hashlib
+
+from deputize.catalog.importers.openapi.document import InvalidDocument
+from deputize.catalog.importers.openapi.service_job import build_contracts
+from deputize.core.contract.contract import Contract
+from deputize.core.settings import ServiceSettings, Settings
+from deputize.execute.drivers.command import CommandDriver
+from deputize.sandboxes.client import SandboxClient
+
+
+def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -> CommandDriver:
+    declared = {
+        (each.tenant or settings.tools.tenant, each.name): _read_contracts(each)
+        for each in settings.services
+        if each.kind == "commands"
+    }
+    accepts_weak_limits = settings.environment != "production" or "weak_limits" in settings.sandboxes.accept
+    sandboxes = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits)
+    own_paths = (settings.folder, settings.keys.master_file, settings.database.lineage_folder)
+    driver = CommandDriver(declared, sandboxes, [each for each in own_paths if each is not None])
+    stack.push_async_callback(driver.aclose)
+    return driver
+
+
+def _read_contracts(service: ServiceSettings) -> dict[str, Contract]:
+    """Read what a pinned manifest declares, by target; nothing if it is not the pinned one, which the start reports."""
+    try:
+        content = service.document.read_bytes()
+        if hashlib.sha256(content).hexdigest() != service.sha256:
+            return {}
+        contracts = build_contracts(service, content).contracts.values()
+    except (OSError, InvalidDocument):
+        return {}
+    return {each.handler.target: each for each in contracts}

@@ -1,0 +1,432 @@
+"""Run commands that an operator names, each call in a sandbox of its own.
+
+The pinned manifests of the settings say which programs run, with which folders, hosts and limits; a registered contract
+that says anything else runs nothing. Who ended the program decides the outcome, never its exit code alone. What was
+killed midway has an unknown outcome, unless the sandbox let it change nothing outside.
+"""
+
+import asyncio
+import base64
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from deputize.core.bounded_dict import BoundedDict
+from deputize.core.contract.command import DEFAULT_OUTPUT_BYTES, Command, CommandFiles, split_argument
+from deputize.core.contract.contract import Contract, MutationClass, ResourceLimits
+from deputize.core.contract.safety_floor import list_weakenings
+from deputize.core.contract.tools import CommandTool, ToolContext
+from deputize.core.errors import (
+    EgressDenied,
+    OutcomeUnknown,
+    OutOfMemory,
+    Problem,
+    ProgramCrashed,
+    ResourceLimitExceeded,
+    ResultInvalid,
+    SandboxFailed,
+    SemanticViolation,
+    ToolConflict,
+    ToolFailed,
+    ToolPrecondition,
+    ToolRequiresSetup,
+    ToolTimeout,
+)
+from deputize.core.sensitive.text import redact_error_text
+from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy
+from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxResult, SandboxUnavailable
+from deputize.sandboxes.port import MAX_REQUEST_BYTES, Ending, SandboxEnd, SandboxFolder, SandboxLimits, SandboxSpec
+
+_MAX_ERROR_LENGTH: Final = 2_000
+_MAX_WORDS_LENGTH: Final = 300
+_MOST_CONNECTIONS: Final = 50
+_MOST_COMPARISONS: Final = 1_000
+# What a contract must have as the settings do.
+_ISOLATION_FIELDS: Final = ("handler", "network", "limits", "sandbox")
+# How often the folder of files is measured while the program runs.
+_MEASURE_SECONDS: Final = 0.1
+_UNITS: Final = {"Mi": 1_048_576, "Gi": 1_073_741_824}
+_SIGNAL_BASE: Final = 128
+_ADVICE_SANDBOX: Final = (
+    "The operator must run deputize sandboxes check on the host of the gateway, which says what to change."
+)
+
+
+class CommandDriver:
+    """The driver for commands. `declared` are the contracts of pinned manifests by tenant and service, and by target.
+
+    `own_paths` are the gateway's own: no program is shown a folder that they are in.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[tuple[str, str], Mapping[str, Contract]],
+        sandboxes: SandboxClient,
+        own_paths: Sequence[Path] = (),
+    ) -> None:
+        self._declared = declared
+        self._sandboxes = sandboxes
+        self._comparisons: BoundedDict[tuple[str, str], bool] = BoundedDict(_MOST_COMPARISONS)
+        self._own_paths = [os.path.realpath(each) for each in own_paths]
+
+    async def aclose(self) -> None:
+        """Let the supervisor of sandboxes end, if no other gateway uses it."""
+        await self._sandboxes.aclose()
+
+    def find_tool(self, contract: Contract) -> CommandTool:
+        """Return the command that a contract names."""
+        if contract.handler.command is None:
+            raise ToolRequiresSetup(
+                f"{contract.full_name} {contract.version} does not say which command it is", nothing_happened=True
+            )
+        service = contract.handler.target.partition("/")[0]
+        return CommandTool(contract=contract, service=service, command=contract.handler.command)
+
+    async def run(
+        self, tool: CommandTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
+    ) -> dict[str, Any]:
+        """Run the command to its end and return what it wrote, or raise the Problem that it ended in."""
+        assert context is not None, "a call of a command always has a context"
+        self._require_declared(tool, context.tenant)
+        self._require_folders(tool)
+        words = build_arguments(tool.command, arguments)
+        stdin = _encode_input(tool.command, arguments)
+        call = _Call(tool=tool)
+        try:
+            # What the program leaves must be readable here, and writable by the user of sandboxes.
+            await self._sandboxes.connect()
+            async with _open_files_folder(tool.command.files, self._sandboxes.uid) as folder:
+                spec = _build_spec(tool, words, folder, seconds)
+                if len(spec.to_json()) >= MAX_REQUEST_BYTES:
+                    raise SemanticViolation("the arguments make a command that is too long: shorten them")
+                result = await self._run_sandbox(call, spec, stdin, folder)
+                call.require_good_end(result)
+                return await _build_result(call, result, folder)
+        except SandboxUnavailable as error:
+            raise ToolRequiresSetup(
+                f"{tool.contract.full_name} needs a sandbox, and this host has none: {error}",
+                advice=_ADVICE_SANDBOX,
+                nothing_happened=True,
+            ) from error
+
+    async def _run_sandbox(self, call: "_Call", spec: SandboxSpec, stdin: bytes, folder: Path | None) -> SandboxResult:
+        command = call.tool.command
+        async with contextlib.AsyncExitStack() as stack:
+            sandbox = await stack.enter_async_context(contextlib.aclosing(await self._sandboxes.start(spec)))
+            if sandbox.listener is not None:
+                proxy = EgressProxy(frozenset(_list_targets(call.tool.contract)), call.note_connection)
+                stack.push_async_callback(proxy.aclose)
+                proxy.start(sandbox.listener)
+            if folder is not None and command.files is not None:
+                watch = asyncio.get_running_loop().create_task(_watch_files(sandbox, folder, command.files))
+                stack.callback(watch.cancel)
+            return await sandbox.finish(stdin, max_output_bytes=command.output_bytes or DEFAULT_OUTPUT_BYTES)
+
+    def _require_declared(self, tool: CommandTool, tenant: str) -> None:
+        """Require that the settings declare exactly this command, and what it is given."""
+        contract = tool.contract
+        declared = self._declared.get((tenant, tool.service), {}).get(contract.handler.target)
+        if declared is None or not self._is_as_strict(contract, declared):
+            raise ToolRequiresSetup(
+                f"{contract.full_name} {contract.version} is not what the settings of {tool.service} declare",
+                details={"service": tool.service, "setting": "services"},
+                advice=f"Call the newest version. If this is it, the operator must compare {tool.service} in "
+                "[[services]] with its document, and restart every gateway and worker with the same settings.",
+                nothing_happened=True,
+            )
+
+    def _is_as_strict(self, contract: Contract, declared: Contract) -> bool:
+        """Tell whether a contract runs the same as the declared one, under rules that are not weaker."""
+        key = (contract.digest, declared.digest)
+        result = self._comparisons.get(key)
+        if result is None:
+            is_same = all(getattr(contract, each) == getattr(declared, each) for each in _ISOLATION_FIELDS)
+            result = is_same and not list_weakenings(contract, declared)
+            self._comparisons.put(key, result)
+        return result
+
+    def _require_folders(self, tool: CommandTool) -> None:
+        """Refuse folders with the gateway's own files: its keys are in them."""
+        for each in tool.command.folders or ():
+            real = os.path.realpath(each.path)
+            if any(os.path.commonpath((real, own)) in (real, own) for own in self._own_paths):
+                raise ToolRequiresSetup(
+                    f"{tool.contract.full_name} was not run: the keys of the gateway are in a folder that it names",
+                    advice=f"The operator must list narrower folders in the manifest of {tool.service}, and import it.",
+                    nothing_happened=True,
+                )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """One run of a command, and what it connected to."""
+
+    tool: CommandTool
+    connections: dict[tuple[str, str | None], None] = field(default_factory=dict)
+
+    def note_connection(self, target: str, reason: str | None) -> None:
+        if len(self.connections) < _MOST_CONNECTIONS:
+            self.connections[target, reason] = None
+
+    @property
+    def could_act(self) -> bool:
+        """True if the sandbox let the program change anything outside."""
+        return self.tool.command.changes_folders or bool(_list_targets(self.tool.contract))
+
+    def require_good_end(self, result: SandboxResult) -> None:
+        """Raise the Problem of a program that did not end well."""
+        end, name = result.end, self.tool.contract.full_name
+        if not end.has_started:
+            raise self._explain_refusal(result)
+        match end.ending:
+            case Ending.EXIT:
+                self._judge_exit_code(result)
+            case Ending.DEADLINE:
+                raise self.settle(ToolTimeout, f"{name} was ended, because its time was over", result)
+            case Ending.MEMORY:
+                memory = self.tool.contract.limits.memory
+                raise self.settle(OutOfMemory, f"{name} needed more memory than its {memory}", result)
+            case Ending.PROCESSES:
+                raise self.settle(ResourceLimitExceeded, f"{name} started more processes than it may", result)
+            case Ending.OUTPUT:
+                raise self.settle(ResourceLimitExceeded, f"{name} was ended, because it wrote more than it may", result)
+            case Ending.CRASH:
+                raise self.settle(ProgramCrashed, f"{name} crashed", result)
+            case _:
+                raise self.settle(SandboxFailed, f"the sandbox of {name} ended before its program did", result)
+
+    def _judge_exit_code(self, result: SandboxResult) -> None:
+        command, code = self.tool.command, result.end.exit_code
+        meaning = (command.exit_codes or {}).get(str(code), "ok" if code == 0 else "failed")
+        if meaning == "ok":
+            return
+        name, refused = self.tool.contract.full_name, [target for target, reason in self.connections if reason]
+        details = self._describe(result)
+        words = result.stderr.decode(errors="replace").strip() or result.stdout.decode(errors="replace").strip()
+        # Redacted before it is cut: what remains of a secret may not look like one.
+        text = redact_error_text(words[-_MAX_ERROR_LENGTH:])[-_MAX_WORDS_LENGTH:]
+        message = f"{name} ended with {code}" + (f": {text}" if text else "")
+        if refused and meaning == "failed":
+            raise EgressDenied(
+                f"{name} may not connect to {refused[0]}, and ended with {code}",
+                details=details,
+                advice="If the host is right, add it to network.allowed_domains of its manifest, and import it again.",
+            )
+        kinds: dict[str, type[Problem]] = {"precondition": ToolPrecondition, "conflict": ToolConflict}
+        raise kinds.get(meaning, ToolFailed)(message, details=details)
+
+    def settle(self, kind: type[Problem], message: str, result: SandboxResult) -> Problem:
+        """Build the problem of a program that was ended, whose effect is unknown if it could have one."""
+        details, is_read = self._describe(result), self.tool.contract.mutation_class is MutationClass.READ
+        problem = kind(message, details=details, nothing_happened=not self.could_act and not is_read)
+        if is_read or not self.could_act or problem.spec.retryable:
+            # The lifecycle repeats what is safe to repeat, and calls the rest unknown.
+            return problem
+        unknown = OutcomeUnknown(f"{message}; it is unknown whether it acted", details={"cause": problem.spec.slug})
+        unknown.__cause__ = problem
+        return unknown
+
+    def _explain_refusal(self, result: SandboxResult) -> Problem:
+        """Explain why the program was not started."""
+        name, note = self.tool.contract.full_name, result.end.note
+        if "pinned" in note:
+            return ToolRequiresSetup(
+                f"{name} was not run: its program changed since it was imported",
+                advice=f"The operator must review the program, and import the manifest of {self.tool.service} again.",
+                nothing_happened=True,
+            )
+        words = "; ".join(each for each in (note, result.stderr.decode(errors="replace").strip()[-300:]) if each)
+        return SandboxFailed(
+            f"the sandbox of {name} was not started: {redact_error_text(words)}",
+            advice=_ADVICE_SANDBOX,
+            nothing_happened=True,
+        )
+
+    def _describe(self, result: SandboxResult) -> dict[str, Any]:
+        return {**_describe_end(result.end), **self.describe_connections()}
+
+    def describe_connections(self) -> dict[str, Any]:
+        """Describe what the program connected to, or why not; nothing if it could not connect."""
+        if not _list_targets(self.tool.contract):
+            return {}
+        rows = [{"target": target, **({"refused": reason} if reason else {})} for target, reason in self.connections]
+        return {"connections": rows}
+
+
+def build_arguments(command: Command, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Build the arguments of the program; one whose value is not given is left out."""
+    words = []
+    for each in command.arguments:
+        prefix, name = split_argument(each)
+        if name is None:
+            words.append(prefix)
+        elif arguments.get(name) is not None:
+            value = _format_value(name, arguments[name])
+            if not prefix and value.startswith("-"):
+                raise SemanticViolation(
+                    f"{name} begins with a hyphen, so the program would take it for an option: write it in another way",
+                    details={"argument": name},
+                )
+            words.append(prefix + value)
+    return tuple(words)
+
+
+def _format_value(name: str, value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if "\0" in text or _has_surrogates(text):
+        raise SemanticViolation(f"{name} has characters that no argument of a program has", details={"argument": name})
+    return text
+
+
+def _has_surrogates(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _encode_input(command: Command, arguments: Mapping[str, Any]) -> bytes:
+    value = None if command.stdin is None else arguments.get(command.stdin)
+    if value is None:
+        return b""
+    return value.encode(errors="replace") if isinstance(value, str) else orjson.dumps(value)
+
+
+def _build_spec(tool: CommandTool, words: tuple[str, ...], files: Path | None, seconds: float) -> SandboxSpec:
+    command, has_hosts = tool.command, bool(_list_targets(tool.contract))
+    folders = [SandboxFolder(path=each.path, is_writable=bool(each.write)) for each in command.folders or ()]
+    if files is not None and command.files is not None:
+        folders.append(SandboxFolder(path=command.files.folder, source=str(files), is_writable=True))
+    return SandboxSpec(
+        command=(command.program, *words),
+        seconds=seconds,
+        program_sha256=command.sha256,
+        folders=tuple(folders),
+        working_folder=command.working_folder or "/tmp",  # its own
+        environment={**(PROXY_ENVIRONMENT if has_hosts else {}), **(command.environment or {})},
+        proxy_port=PROXY_PORT if has_hosts else None,
+        limits=read_limits(tool.contract.limits),
+    )
+
+
+def read_limits(limits: ResourceLimits) -> SandboxLimits:
+    """Read the limits of a contract as those of a sandbox."""
+    cpus = int(limits.cpu[:-1]) / 1_000 if limits.cpu.endswith("m") else float(limits.cpu)
+    return SandboxLimits(
+        memory_bytes=_read_size(limits.memory),
+        cpus=cpus,
+        storage_bytes=_read_size(limits.ephemeral_storage),
+        processes=limits.processes or SandboxLimits().processes,
+    )
+
+
+def _read_size(text: str) -> int:
+    return int(text[:-2]) * _UNITS[text[-2:]]
+
+
+def _list_targets(contract: Contract) -> list[str]:
+    """List the hosts and ports that a program may connect to."""
+    policy = contract.network
+    if policy.deny_all_egress:
+        return []
+    return [f"{host}:{port}" for host in policy.allowed_domains for port in policy.allowed_ports]
+
+
+@contextlib.asynccontextmanager
+async def _open_files_folder(files: CommandFiles | None, uid: int | None) -> AsyncIterator[Path | None]:
+    """Make the folder that the program leaves files in, and remove it."""
+    if files is None:
+        yield None
+        return
+    outer = await asyncio.to_thread(tempfile.mkdtemp, prefix="deputize-command-")
+    try:
+        folder = f"{outer}/files"
+        os.mkdir(folder, mode=0o700)
+        if uid is not None:
+            os.chmod(outer, 0o711)
+            os.chown(folder, uid, uid)
+        yield Path(folder)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, outer, ignore_errors=True)
+
+
+async def _watch_files(sandbox: RunningSandbox, folder: Path, bounds: CommandFiles) -> None:
+    """End a program that leaves more than it may: what it writes is on the disk of the host."""
+    while True:
+        await asyncio.sleep(_MEASURE_SECONDS)
+        if await asyncio.to_thread(_exceeds, folder, bounds):
+            sandbox.kill(Ending.OUTPUT)
+
+
+def _exceeds(folder: Path, bounds: CommandFiles) -> bool:
+    count = total = 0
+    for _, facts in _walk(folder):
+        count, total = count + 1, total + max(facts.st_size, facts.st_blocks * 512)
+        if count > bounds.count or facts.st_size > bounds.bytes or total > bounds.bytes + 4_096 * bounds.count:
+            return True
+    return False
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Walk over what is in a folder and below it, except folders that could not be read."""
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                yield path, os.lstat(path)
+
+
+async def _build_result(call: _Call, result: SandboxResult, folder: Path | None) -> dict[str, Any]:
+    command = call.tool.command
+    built: dict[str, Any] = {"exit_code": result.end.exit_code}
+    if command.output == "json":
+        try:
+            built["output"] = orjson.loads(result.stdout)
+        except orjson.JSONDecodeError as error:
+            raise ResultInvalid(f"{call.tool.contract.full_name} wrote no JSON: {error}") from error
+    else:
+        built["stdout"] = result.stdout.decode(errors="replace")
+    built["stderr"] = result.stderr.decode(errors="replace")
+    if folder is not None and command.files is not None:
+        if await asyncio.to_thread(_exceeds, folder, command.files):
+            raise call.settle(
+                ResourceLimitExceeded, f"{call.tool.contract.full_name} left more files than it may", result
+            )
+        built["files"] = await asyncio.to_thread(_read_files, folder)
+    return {**built, **call.describe_connections()}
+
+
+def _read_files(folder: Path) -> list[dict[str, Any]]:
+    """Read the regular files that a program left; links lead nowhere here."""
+    files = []
+    for path, facts in sorted(_walk(folder)):
+        if stat.S_ISREG(facts.st_mode):
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+                content = stream.read()
+            name = os.fsencode(os.path.relpath(path, folder)).decode(errors="replace")
+            entry: dict[str, Any] = {"path": name, "bytes": len(content)}
+            try:
+                entry["text"] = content.decode()
+            except UnicodeDecodeError:
+                entry["base64"] = base64.b64encode(content).decode()
+            files.append(entry)
+    return files
+
+
+def _describe_end(end: SandboxEnd) -> dict[str, Any]:
+    """Describe how a program ended, with the signal behind its exit code if it crashed."""
+    described: dict[str, Any] = {"ended_by": end.ending.value}
+    if end.exit_code is not None:
+        described["exit_code"] = end.exit_code
+    if end.ending is Ending.CRASH and end.exit_code is not None:
+        described["signal"] = end.exit_code - _SIGNAL_BASE
+    return described
