@@ -30,7 +30,7 @@ class OutOfMemory(ExecutionProblem):
         slug="out-of-memory", code=ErrorCode.RESOURCE_EXHAUSTED, error_class="execution_failed", number=3403, http=502,
         grpc="RESOURCE_EXHAUSTED", retryable=True,
         title="The tool's program used up its memory",
-        advice="Request less at once, or have the operator raise memory_mb of its server.",
+        advice="Request less at once, or have the operator raise memory_mb of its server, or limits of the tool.",
     )  # fmt: skip
 
 
