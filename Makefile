@@ -11,7 +11,7 @@ JOBS ?= 2
 setup: ## a virtual environment with every pinned version
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools hatchling
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,grpc,keyring,nats,notify,otlp,parquet,redis,sql,vault]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,code,grpc,keyring,nats,notify,otlp,parquet,redis,sql,vault]'
 
 check: check-types check-style check-rules ## everything that can be known without running the product
 

@@ -20,6 +20,8 @@ from deputize.core.contract.tools import ProjectTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.outcome import Outcome
 from deputize.core.settings import (
+    BuiltinSettings,
+    CodeSettings,
     DatabaseSettings,
     KeySettings,
     Settings,
@@ -215,11 +217,14 @@ async def open_lab(
     hooks: Sequence[LoadedHook] = (),
     tools: Sequence[ProjectTool] = TOOLS,
     runs: RunSettings | None = None,
+    code: CodeSettings | None = None,
     **timing: float,
 ) -> AsyncIterator[GatewayLab]:
     settings = lab_settings(dsn, folder, **timing)
     if runs is not None:
         settings = settings.model_copy(update={"runs": runs})
+    if code is not None:
+        settings = settings.model_copy(update={"builtin": BuiltinSettings(code=code)})
     db = await asyncpg.connect(dsn)
     try:
         async with open_gateway(settings, tools=tools, hooks=hooks, development=True, clock=clock) as gateway:

@@ -20,6 +20,7 @@ from deputize.core.contract.flow import (
     MAX_FLOW_CALLS,
     MAX_FLOW_DEPTH,
     MAX_FLOW_STEPS,
+    PROGRAM_TOOL,
     FlowCall,
     FlowStep,
     count_calls,
@@ -75,6 +76,10 @@ def check_flow(contract: Contract) -> Iterator[Reason]:
         reason = "says that a repeated call is not recognized, but a flow continues where it was"
         yield _make_reason("/idempotency/upstream", reason, "write idempotency: deduplicates")
     steps = list(contract.flow.walk())
+    if contract.flow.program is not None and contract.full_name != PROGRAM_TOOL:
+        yield _make_reason("/flow/program", f"is set, but only {PROGRAM_TOOL} runs programs", "list steps instead")
+    if bool(steps) == (contract.flow.program is not None):
+        yield _make_reason("/flow/steps", "is empty" if not steps else "is set, and program too", "list its steps")
     if len(steps) > MAX_FLOW_STEPS:
         reason, fix = f"has {len(steps)} steps; the limit is {MAX_FLOW_STEPS}", "move some of them into a flow"
         yield _make_reason("/flow/steps", reason, f"{fix} of their own, and call that")
@@ -125,7 +130,7 @@ def _check_form(step: FlowStep) -> Iterator[Reason]:
 
 def check_flow_tools(contract: Contract, find_contract: ContractLookup) -> Iterator[Reason]:
     """Check a flow against the tools that it names, if its form is right."""
-    if contract.flow is None or any(check_flow(contract)):
+    if contract.flow is None or contract.flow.program is not None or any(check_flow(contract)):
         return
     tools: dict[str, Contract] = {}
     is_complete = True
@@ -191,6 +196,8 @@ def _is_irreversible(tool: Contract, find_contract: ContractLookup) -> bool:
         return False
     if tool.flow is None:
         return get_compensation_class(tool) == "irreversible"
+    if tool.flow.program is not None:
+        return True
     inner_tools = (find_contract(call.tool) for step in tool.flow.walk() for call in step.calls)
     return any(_is_irreversible(each, find_contract) for each in inner_tools if each is not None)
 

@@ -112,12 +112,13 @@ async def open_runtime(
     limits = _build_limits(settings, store, counters, clock, metrics)
     await start_services(stack, watchdog, lease, writer, queue, limits)
     await start_services(stack, LineageWatcher(lineage, store, settings.timing.refresh_seconds))
-    jobs, admin_jobs, definition_jobs = (
+    jobs, admin_jobs, definition_jobs, program_jobs = (
         JobProcesses(),
         JobProcesses(nice=_ADMIN_NICE),
         JobProcesses(nice=_ADMIN_NICE),
+        JobProcesses(nice=_ADMIN_NICE),
     )
-    for processes in (jobs, admin_jobs, definition_jobs):
+    for processes in (jobs, admin_jobs, definition_jobs, program_jobs):
         stack.push_async_callback(processes.aclose)
     upstreams = UpstreamPool(settings, clock)
     stack.push_async_callback(upstreams.aclose)
@@ -177,6 +178,7 @@ async def open_runtime(
             build_http_driver(settings, clock, stack),
             build_command_driver(settings, stack),
             build_grpc_driver(settings, stack),
+            runs_programs=settings.builtin.code is not None,
         ),
         circuits=circuits,
         shared_circuits=shared_circuits,
@@ -186,6 +188,7 @@ async def open_runtime(
         jobs=jobs,
         admin_jobs=admin_jobs,
         definition_jobs=definition_jobs,
+        program_jobs=program_jobs,
         upstreams=upstreams,
         linked_accounts=links,
         upstream_tokens=upstream_tokens,

@@ -40,19 +40,16 @@ class Drivers:
     """All drivers behind one interface."""
 
     def __init__(
-        self,
-        python: PythonDriver,
-        mcp: McpDriver,
-        http: HttpDriver,
-        command: CommandDriver,
-        grpc: "GrpcDriver | None" = None,
-    ) -> None:
+        self, python: PythonDriver, mcp: McpDriver, http: HttpDriver, command: CommandDriver,
+        grpc: "GrpcDriver | None" = None, *, runs_programs: bool = False,
+    ) -> None:  # fmt: skip
         self._python = python
         self._mcp = mcp
         self._http = http
         self._command = command
         # None if the settings have no gRPC service; gRPC is an extra.
         self._grpc = grpc
+        self._runs_programs = runs_programs
 
     def find_tool(self, contract: Contract) -> AnyTool:
         """Find the tool that implements a contract, or raise the Problem that says why there is none."""
@@ -68,6 +65,13 @@ class Drivers:
             case "command":
                 return self._command.find_tool(contract)
             case "flow":
+                if contract.flow is not None and contract.flow.program is not None and not self._runs_programs:
+                    raise ToolRequiresSetup(
+                        f"{contract.full_name} runs programs, and the settings do not say what they may call",
+                        details={"setting": "builtin.code"},
+                        advice="Add [builtin.code] to deputize.toml, and restart the gateway.",
+                        nothing_happened=True,
+                    )
                 return FlowTool(contract=contract)
             case "none":
                 raise ToolRequiresSetup(

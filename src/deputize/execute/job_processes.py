@@ -9,6 +9,7 @@ with the first job and are reused.
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -30,6 +31,10 @@ _START_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 15.0
 _MAX_REPLY_BYTES: Final = 33_554_432
 _MODULE: Final = "deputize.execute.job_process_main"
+
+
+class JobRefused(Exception):
+    """Too many jobs of the tenant wait, or this one waited too long. It did not begin."""
 
 
 class JobProcesses:
@@ -55,21 +60,40 @@ class JobProcesses:
 
         With a lower `most_waiting`, a job that can be refused leaves room for those that cannot.
         """
+        try:
+            return await self.begin_job(tenant, job, payload, seconds=seconds, most_waiting=most_waiting)
+        except JobRefused:
+            return None
+
+    async def begin_job(
+        self,
+        tenant: str,
+        job: Callable[[bytes], bytes],
+        payload: bytes,
+        *,
+        seconds: int = MAX_JOB_SECONDS,
+        most_waiting: int = MAX_WAITING_PER_TENANT,
+    ) -> bytes | None:
+        """Run a job for a tenant; None if it took too much time or memory, or failed.
+
+        Raises `JobRefused` if too many jobs wait: this one may be tried again.
+        """
         name, count = f"{job.__module__}:{job.__qualname__}", self._waiting_counts.get(tenant, 0)
         if count >= most_waiting:
             log.warning("job_refused", tenant=tenant, job=name, waiting=count)
-            return None
+            raise JobRefused
         self._waiting_counts[tenant] = count + 1
         lock = self._tenant_locks.setdefault(tenant, asyncio.Lock())
         try:
             async with AsyncExitStack() as stack:
-                async with asyncio.timeout(_WAIT_SECONDS):
-                    await stack.enter_async_context(lock)
-                    await stack.enter_async_context(self._slots)
+                try:
+                    async with asyncio.timeout(_WAIT_SECONDS):
+                        await stack.enter_async_context(lock)
+                        await stack.enter_async_context(self._slots)
+                except TimeoutError as error:
+                    log.warning("job_refused", tenant=tenant, job=name, waiting=count)
+                    raise JobRefused from error
                 return await self._run_in_slot(tenant, name, payload, seconds)
-        except TimeoutError:
-            log.warning("job_refused", tenant=tenant, job=name, waiting=count)
-            return None
         finally:
             self._waiting_counts[tenant] -= 1
             if not self._waiting_counts[tenant]:
@@ -133,7 +157,8 @@ class _JobProcess:
             return None
 
     async def kill(self) -> None:
-        """End the process at once."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        """End the process at once, with those that it started."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()

@@ -134,14 +134,14 @@ def draw_svg(flow: Flow, statuses: Statuses, *, title: str, style: str = "") -> 
 
 def _lay_out(steps: Sequence[FlowStep], statuses: Statuses) -> _Block:
     rows = [_lay_out_step(each, statuses) for each in steps]
-    width, y = max(each.width for each in rows), 0.0
+    width, y = max((each.width for each in rows), default=_WIDTH), 0.0
     shapes: list[str] = []
     for place, row in enumerate(rows):
         if place:
             shapes.append(_draw_line(width / 2, y - _GAP, width / 2, y))
         shapes.append(_move((width - row.width) / 2, y, row.shapes))
         y += row.height + _GAP
-    return _Block(width=width, height=y - _GAP, shapes=tuple(shapes))
+    return _Block(width=width, height=max(y - _GAP, 0.0), shapes=tuple(shapes))
 
 
 def _lay_out_step(step: FlowStep, statuses: Statuses) -> _Block:

@@ -89,6 +89,8 @@ class Runtime:
     admin_jobs: JobProcesses
     # For the definitions of servers, which may take as long.
     definition_jobs: JobProcesses
+    # For programs of `code.run`, whose length their callers choose.
+    program_jobs: JobProcesses
     upstreams: UpstreamPool
     # Linked accounts, and the tokens for servers that need a sign-in.
     linked_accounts: LinkedAccounts

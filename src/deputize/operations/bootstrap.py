@@ -62,7 +62,7 @@ def _sort_tools(tools: Sequence[ProjectTool]) -> list[ProjectTool]:
         if flow is None or depth > MAX_FLOW_DEPTH:
             return depth
         names = {call.tool for step in flow.walk() for call in step.calls}
-        return max(measure_depth(each, depth + 1) for each in names)
+        return max((measure_depth(each, depth + 1) for each in names), default=depth)
 
     return sorted(
         tools,

@@ -17,6 +17,8 @@ MAX_FLOW_DEPTH: Final = 10
 MAX_ROUNDS: Final = 100
 # All of its steps, elements, rounds and fallbacks. Each end of a call evaluates the flow, and reads what was recorded.
 MAX_FLOW_CALLS: Final = 1000
+# The tool that runs programs; each of its calls brings its own.
+PROGRAM_TOOL: Final = "code.run"
 
 # Where a value comes from; `/item`, `/index` and `/round` exist inside `map` and `loop`.
 Source = Annotated[str, StringConstraints(pattern=r"^/(input|steps|item|index|round)(/.*)?$", max_length=240)]
@@ -89,9 +91,13 @@ class FlowStep(SparsePart):
 
 
 class Flow(SparsePart):
-    """A flow, and where its result comes from: one value, or an object of several; else the last step's result."""
+    """A flow, and where its result comes from: one value, or an object of several; else the last step's result.
 
-    steps: Annotated[tuple[FlowStep, ...], Field(min_length=1, max_length=MAX_FLOW_STEPS)]
+    The steps of `code.run` are not declared: `program` says where its input has the program that decides on them.
+    """
+
+    steps: Annotated[tuple[FlowStep, ...], Field(max_length=MAX_FLOW_STEPS)] = ()
+    program: Source | None = None
     output: Source | Bindings | None = None
     # What becomes of what was done if the flow fails: it is taken back, unless the contract says `keep`.
     on_failure: Literal["compensate", "keep"] | None = None

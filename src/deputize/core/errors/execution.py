@@ -156,6 +156,16 @@ class ChangedSince(ExecutionProblem):
     )  # fmt: skip
 
 
+class ProgramFailed(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="program-failed", code=ErrorCode.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3423,
+        http=422, grpc="ABORTED",
+        title="The program failed",
+        advice="Correct the program at details.line. What its calls did stays: see details.completed_steps. Leave "
+        "those out when you send it again, or take them back with deputize undo.",
+    )  # fmt: skip
+
+
 class InputRequestNotAllowed(ExecutionProblem):
     spec = ErrorSpec(
         slug="input-not-allowed", code=ErrorCode.PRECONDITION_FAILED, error_class="policy_blocked", number=3420,

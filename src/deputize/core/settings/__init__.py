@@ -27,7 +27,7 @@ from deputize.core.settings.approvals import (
     NotificationTarget,
 )
 from deputize.core.settings.base import SettingsSection
-from deputize.core.settings.builtin import BuiltinSettings, FilesSettings, GitSettings, SqlSettings
+from deputize.core.settings.builtin import BuiltinSettings, CodeSettings, FilesSettings, GitSettings, SqlSettings
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
 from deputize.core.settings.events import EventSettings, EventSinkSettings
@@ -50,6 +50,7 @@ __all__ = [
     "SETTINGS_FILE",
     "ApprovalSettings",
     "BuiltinSettings",
+    "CodeSettings",
     "ConsistencyRule",
     "ConsistencySource",
     "ConsoleGroup",

@@ -62,9 +62,32 @@ class GitSettings(SettingsSection):
     )
 
 
+class CodeSettings(SettingsSection):
+    """The tool `code.run`. It needs `deputize[code]`."""
+
+    tools: tuple[
+        Annotated[str, StringConstraints(pattern=r"^[a-z](_?[a-z0-9])*\.(\*|[a-z](_?[a-z0-9])*)$", max_length=97)], ...
+    ] = Field(
+        (),
+        max_length=500,
+        description="Tools that programs may call, as `namespace.name` or `namespace.*`. Each call is also decided as "
+        "any call of the program's caller. Default: none, so that programs only compute.",
+    )
+    seconds: float = Field(
+        10.0,
+        gt=0,
+        le=60,
+        description="How long one program may compute, without the time that its calls take. After each call it runs "
+        "from its beginning again, which counts.",
+    )
+    memory_mb: int = Field(32, ge=1, le=256, description="How much memory its values may take.")
+    calls: int = Field(50, ge=0, le=100, description="How many calls one program may make.")
+
+
 class BuiltinSettings(SettingsSection):
     """Tools that come with the gateway; each is off without its table."""
 
     files: FilesSettings | None = Field(None, description="Reading and changing files.")
     git: GitSettings | None = Field(None, description="Reading a repository, and working on branches of it.")
     sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL database.")
+    code: CodeSettings | None = Field(None, description="Running programs that call tools.")

@@ -41,6 +41,7 @@ from deputize.lifecycle.durable.flow_steps import (
     settle_plans,
     should_retry,
 )
+from deputize.lifecycle.durable.program_run import build_program_problem, conclude_program, evaluate_program
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, authorize_flow
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Validated
 from deputize.lifecycle.runtime import Runtime
@@ -65,10 +66,13 @@ async def advance_flow(runtime: Runtime, run: PendingRun) -> bool:
         if steps.ending is not None and not steps.has_flow_ended:
             return await compensate_flow(runtime, run)
         is_stopping = run.cancel_requested or _is_over(run) or refusal is not None or steps.has_flow_ended
-        state = evaluate_flow(
-            flow, validated.call_input, steps.records, steps.joins, await _load_estimates(runtime, validated, flow),
-            is_stopping=is_stopping,
-        )  # fmt: skip
+        if flow.program is not None:
+            steps, state = await evaluate_program(runtime, run, steps, is_stopping=is_stopping)
+        else:
+            state = evaluate_flow(
+                flow, validated.call_input, steps.records, steps.joins, await _load_estimates(runtime, validated, flow),
+                is_stopping=is_stopping,
+            )  # fmt: skip
         ready_paths = {each.path for each in state.ready}
         unwanted_plans = {path: tool for path, tool in steps.plans.items() if path not in ready_paths}
         if unwanted_plans and await settle_plans(runtime, call.tenant, call.call_id, unwanted_plans):
@@ -113,9 +117,11 @@ async def conclude_flow(
     )
     if steps.ending is None:
         is_stopping = run.cancel_requested or _is_over(run) or refusal is not None
-        state = evaluate_flow(
-            _get_flow(validated), validated.call_input, steps.records, steps.joins, is_stopping=is_stopping
-        )
+        flow = _get_flow(validated)
+        if flow.program is not None:
+            state = conclude_program(steps, is_stopping=is_stopping)
+        else:
+            state = evaluate_flow(flow, validated.call_input, steps.records, steps.joins, is_stopping=is_stopping)
         if not state.has_ended or steps.plans:
             return None
         problem, failure, report = _find_problem(run, steps, state, refusal), state.failure, None
@@ -154,6 +160,8 @@ def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState, refusal: 
         problem = refusal.replace(
             message=f"the flow was stopped after {completed_count} of its calls: {refusal.message}"
         )
+    elif steps.program["end"] is not None:
+        problem = build_program_problem(steps.program["end"])
     else:
         assert failure is not None
         reason = failure.reason or _explain_end(steps.calls.get(failure.path))

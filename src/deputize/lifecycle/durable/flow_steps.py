@@ -39,6 +39,8 @@ PLAN_SECONDS: Final = 30.0
 _FAILED_STATES = frozenset(
     {State.FAILED, State.TIMED_OUT, State.DENIED, State.BLOCKED, State.VALIDATION_FAILED, State.SCHEMA_PARSE_FAILED}
 )
+# What is recorded of a program that has called nothing yet, and of every other flow.
+_NO_PROGRAM: Final[Mapping[str, Any]] = {"calls": {}, "end": None, "seconds": 0.0}
 
 
 @frozen
@@ -69,6 +71,8 @@ class FlowSteps:
     # By their paths, the tools of calls that a worker was about to make, where it is not recorded that it did.
     plans: Mapping[str, str] = field(default_factory=dict)
     has_flow_ended: bool = False
+    # Of a flow that is a program: what it called, by path, how it ended, and how long it computed (`program_run.py`).
+    program: Mapping[str, Any] = field(default_factory=lambda: dict(_NO_PROGRAM))
     # Why the flow failed, once that is decided: no call of a step is made any more.
     ending: Mapping[str, Any] | None = None
     # By journal entries, the effects that were taken back, and by which call; and the calls that do so, or tried to.
@@ -117,6 +121,7 @@ async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSt
         joins={name: tuple(each) for name, each in document["joins"].items()},
         plans={path: plan["tool"] for path, plan in document["plans"].items() if path not in call_ids},
         has_flow_ended=flow is not None and flow["has_ended"],
+        program=document["program"],
         ending=document["ending"],
         taken_back=document["taken_back"],
         compensations=document["compensations"],
@@ -157,6 +162,7 @@ def unseal_document(keys: KeySet, flow_id: str, ciphertext: bytes | None) -> dic
     """Decrypt what is recorded of a flow; the names of an earlier release that has fewer of them are added."""
     empty: dict[str, Any] = {
         "calls": {}, "refusals": {}, "joins": {}, "plans": {},
+        "program": {**_NO_PROGRAM, "calls": {}},
         "ending": None, "taken_back": {}, "compensations": {}, "report": None,
     }  # fmt: skip
     return empty if ciphertext is None else empty | orjson.loads(keys.unseal(flow_id, "flow", ciphertext))
@@ -216,7 +222,7 @@ async def plan_calls(runtime: Runtime, call: CallContext, epoch: int, planner: s
         if not await connection.fetchval(_SQL["lock_waiting_flow"], call.tenant, call.call_id, epoch):
             return False
         async with edit_document(connection, keys, call.tenant, call.call_id) as document:
-            if document["ending"] is not None:
+            if document["ending"] is not None or document["program"]["end"] is not None:
                 return False
             for path, tool in tools.items():
                 plan = document["plans"].setdefault(path, {"tool": tool, "by": {}})

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from deputize.core.caller import Caller
-from deputize.core.contract.flow import Flow
+from deputize.core.contract.flow import Flow, FlowStep
 from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.lifecycle.call_access import may_reach
@@ -36,6 +36,11 @@ class FlowViews:
                 advice=f"Show it as a call: deputize calls show {row['id']}, or GET /v1/calls/{row['id']}.",
             )
         steps = await load_flow_steps(self._runtime, caller.tenant, str(row["id"]))
+        if flow.program is None:
+            statuses = await self._load_statuses(caller.tenant, str(row["id"]), flow, steps)
+        else:
+            flow = _unroll_program(steps)
+            statuses = {each.name: _judge_call(steps.calls.get(each.name)) for each in flow.steps}
         steps = replace(steps, calls={path: await self._hide_error(caller, each) for path, each in steps.calls.items()})
         state = State(row["state"])
         return {
@@ -43,11 +48,10 @@ class FlowViews:
             "tool": row["tool"],
             "version": row["version"],
             "state": state,
-            "steps": _describe_steps(flow, steps, await self._load_statuses(caller.tenant, str(row["id"]), flow, steps),
-                                     has_ended=state in TERMINAL_STATES),
+            "steps": _describe_steps(flow, steps, statuses, has_ended=state in TERMINAL_STATES),
             "compensation": _describe_compensation(steps),
             "flow": flow.model_dump(mode="json"),
-        }  # fmt: skip
+        }
 
     async def is_flow(self, caller: Caller, tool: str, version: str) -> bool:
         """Tell whether a version of a tool is a flow, for the link to its steps."""
@@ -76,6 +80,19 @@ class FlowViews:
             keys.unseal(call_id, "input", row["input"])
         ).call_input  # fmt: skip
         return dict(evaluate_flow(flow, arguments, steps.records, steps.joins).statuses)
+
+
+def _unroll_program(steps: FlowSteps) -> Flow:
+    """Describe the calls that a program has made until now as the steps of a flow."""
+    return Flow(steps=tuple(FlowStep(name=path, tool=each["tool"]) for path, each in steps.program["calls"].items()))
+
+
+def _judge_call(call: StepCall | None) -> StepStatus:
+    if call is None:
+        return StepStatus.WAITING
+    if call.record.is_open:
+        return StepStatus.RUNNING
+    return StepStatus.SUCCEEDED if call.record.state is State.SUCCEEDED else StepStatus.FAILED
 
 
 def _describe_steps(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
 from deputize.core.settings import SETTINGS_FILE, FilesSettings, GitSettings, Settings, SqlSettings
 from deputize.interfaces.cli.local.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
+from deputize.tools.code import declare_tool as declare_code_tool
 from deputize.tools.files.declarations import declare_tools
 from deputize.tools.git.declarations import declare_tools as declare_git_tools
 
@@ -25,6 +27,8 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
         _add_git(project_tools, settings.builtin.git, base / settings.folder, base)
     if settings.builtin.sql is not None:
         _add_sql(project_tools, settings.builtin.sql)
+    if settings.builtin.code is not None:
+        _add_code(project_tools)
 
 
 def _add_files(project_tools: ProjectTools, files: FilesSettings, settings: Settings, base: Path) -> None:
@@ -68,6 +72,14 @@ def _add_sql(project_tools: ProjectTools, sql: SqlSettings) -> None:
     except ToolPrecondition as error:
         reason = error.message
     project_tools.refusals.append(Refusal(what="[builtin.sql]", file=str(SETTINGS_FILE), reasons=(reason,)))
+
+
+def _add_code(project_tools: ProjectTools) -> None:
+    if find_spec("pydantic_monty") is not None:
+        add_tool(project_tools, declare_code_tool(), str(SETTINGS_FILE))
+        return
+    reason = "the interpreter of programs is not installed: run pip install 'deputize[code]'"
+    project_tools.refusals.append(Refusal(what="[builtin.code]", file=str(SETTINGS_FILE), reasons=(reason,)))
 
 
 @lru_cache(maxsize=16)
