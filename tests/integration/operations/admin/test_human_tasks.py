@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from deputize.core.caller import AUDIT_SCOPE, OPERATE_SCOPE
 from deputize.core.contract.contract import Effects
 from deputize.core.errors import (
     HumanTaskClosed,
@@ -59,6 +60,18 @@ async def test_it_happened(lossy_lab: GatewayLab) -> None:
     assert last["rules"] == ["admin-scope", "operator-sign-in"]
     assert len(last["caller"]) == 1
     assert len(list_effects("happened")) == 1
+
+
+async def test_the_operate_scope_resolves_a_task_and_the_audit_scope_only_reads_it(lossy_lab: GatewayLab) -> None:
+    call, ticket = await make_task(lossy_lab, "operated")
+    admin, tasks = await lossy_lab.make_admin(), HumanTasks(lossy_lab.runtime)
+    auditor = replace(admin, scopes=frozenset({AUDIT_SCOPE}))
+    assert (await tasks.show_task(auditor, ticket))["state"] == "open"
+    with pytest.raises(ScopeMissing):
+        await tasks.resolve_task(auditor, ticket, "happened", "seen")
+    operator = replace(admin, scopes=frozenset({OPERATE_SCOPE}))
+    assert (await tasks.resolve_task(operator, ticket, "happened", "seen"))["state"] == "resolved"
+    assert (await lossy_lab.fetch_entries(call))[-1]["rules"] == ["operate-scope", "operator-sign-in"]
 
 
 async def test_it_did_not_happen(lossy_lab: GatewayLab) -> None:
