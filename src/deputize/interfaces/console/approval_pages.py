@@ -12,7 +12,13 @@ from deputize.core.settings.urls import APPROVALS_PAGE_PATH, SIGN_IN_PATH
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.pages import ConsolePages
 from deputize.interfaces.console.paths import is_id, parse_approval_id
-from deputize.interfaces.console.view import build_alert, build_list_view, build_request_view, strip_unprintable
+from deputize.interfaces.console.view import (
+    build_alert,
+    build_list_view,
+    build_request_view,
+    is_ongoing,
+    strip_unprintable,
+)
 from deputize.operations.gateway import ConsoleSession
 
 _PAGE_SIZE = 50
@@ -42,6 +48,7 @@ class ApprovalPages(ConsolePages):
             lambda: self._render_page(
                 "approval_requests.html",
                 session,
+                has_script=True,
                 approval_requests=build_list_view(approval_requests, now=now),
                 older_url=older_url,
                 has_accounts=bool(accounts),
@@ -118,12 +125,17 @@ class ApprovalPages(ConsolePages):
         approval_request = await gateway.approvals.get_request(session.caller, approval_id)
         now = gateway.clock.now()
         rule = approval_request["why_not_rule"] if problem is None else problem.details.get("rule")
+        # A page with a code's session is in no address, so it cannot be read again.
+        is_followed = is_ongoing(approval_request) and problem is None and not code_session
         return await run_for_value(
             approval_request,
             lambda: self._render_page(
                 "approval_request.html",
                 session,
                 status=200 if problem is None else problem.spec.http,
+                has_script=is_followed,
+                followed_path=f"{APPROVALS_PAGE_PATH}/{approval_id}" if is_followed else "",
+                is_followed=is_followed,
                 approval_request=build_request_view(approval_request, now=now),
                 sign_in_again_url=(
                     None if code_session else self._build_sign_in_again_url(approval_id, approval_request, rule)

@@ -139,7 +139,14 @@ class CallPages(ConsolePages):
         may_see_steps = caller.is_admin or _is_own(caller, call)
         is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
         view = build_call_view(call, entries, decision, now=gateway.clock.now(), is_flow=is_flow)
-        return self._render_page("call.html", session, has_script=True, call=view, acts=_list_acts(caller, call))
+        return self._render_page(
+            "call.html",
+            session,
+            has_script=True,
+            followed_path="" if view["is_ended"] else f"{CALLS_PAGE_PATH}/{call_id}",
+            call=view,
+            acts=_list_acts(caller, call),
+        )
 
     async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:
         call_id = _parse_call_id(request)

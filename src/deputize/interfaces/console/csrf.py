@@ -27,9 +27,9 @@ SECURITY_HEADERS = {
 }
 
 
-def build_script_headers(nonce: str, live_url: str) -> dict[str, str]:
-    """Build the headers of a page that only shows: our own script runs in it, and may read the live list only."""
-    policy = f"{_POLICY}; script-src 'nonce-{nonce}'; connect-src {live_url}"
+def build_script_headers(nonce: str, *urls: str) -> dict[str, str]:
+    """Build the headers of a page that only shows: our own script runs in it, and may read these addresses only."""
+    policy = f"{_POLICY}; script-src 'nonce-{nonce}'; connect-src {' '.join(urls)}"
     return {**SECURITY_HEADERS, "content-security-policy": policy}
 
 

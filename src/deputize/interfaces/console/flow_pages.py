@@ -10,7 +10,7 @@ from starlette.responses import Response
 from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.flow import Flow
 from deputize.core.display_text import to_display_text
-from deputize.core.settings.urls import CALLS_PAGE_PATH
+from deputize.core.settings.urls import CALLS_PAGE_PATH, FLOWS_PAGE_PATH
 from deputize.core.states import TERMINAL_STATES
 from deputize.interfaces.console.call_view import STATE_BADGES
 from deputize.interfaces.console.pages import ConsolePages
@@ -39,7 +39,9 @@ class FlowPages(ConsolePages):
 
     async def show_flow(self, request: Request, session: ConsoleSession) -> Response:
         view = await self._get_gateway().flows.show_flow(session.caller, str(request.path_params["flow_id"]))
-        return self._render_page("flow.html", session, has_script=True, flow=build_flow_view(view))
+        flow = build_flow_view(view)
+        followed_path = "" if flow["is_ended"] else f"{FLOWS_PAGE_PATH}/{flow['call_id']}"
+        return self._render_page("flow.html", session, has_script=True, followed_path=followed_path, flow=flow)
 
 
 def build_flow_view(view: Mapping[str, Any]) -> dict[str, Any]:

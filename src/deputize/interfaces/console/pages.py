@@ -86,10 +86,14 @@ class ConsolePages:
         *,
         status: int = 200,
         has_script: bool = False,
+        followed_path: str = "",
         search_text: str = "",
         **variables: Any,
     ) -> Response:
-        """Render a page. One with a script only shows: the token that forms need is not in it."""
+        """Render a page. One with a script only shows: the token that forms need is not in it.
+
+        `followed_path` is that of the page itself, if its script may read it again.
+        """
         is_signed_in = session is not None and session.approval_id is None
         nonce = base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode() if has_script else ""
         page = render_template(
@@ -105,8 +109,10 @@ class ConsolePages:
             search_text=to_display_text(search_text, 200),
             **variables,
         )
-        live_url = f"{self._console.base_url}{LIVE_PATH}" if has_script else ""
-        headers = build_script_headers(nonce, live_url) if has_script else SECURITY_HEADERS
+        headers = SECURITY_HEADERS
+        if has_script:
+            paths = (LIVE_PATH, followed_path) if followed_path else (LIVE_PATH,)
+            headers = build_script_headers(nonce, *(self._console.base_url + each for each in paths))
         return HTMLResponse(page, status_code=status, headers=headers)
 
     def _build_menu(self, caller: Caller) -> list[dict[str, Any]]:

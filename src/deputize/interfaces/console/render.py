@@ -55,6 +55,7 @@ _ENVIRONMENT.globals.update(
     search_text="",
     needs_code=False,
     station=None,
+    is_followed=False,
     servers=(),
 )
 

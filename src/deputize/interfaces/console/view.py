@@ -132,6 +132,11 @@ def _build_outcome(approval_request: Mapping[str, Any]) -> "StatusBadge | None":
     return StatusBadge(icon=icon, text=text, tone=tone)
 
 
+def is_ongoing(approval_request: Mapping[str, Any]) -> bool:
+    """Tell whether the call of a request was approved and has not ended."""
+    return approval_request["state"] in _APPROVED_STATES and approval_request["call_state"] in _ONGOING_STATES
+
+
 def _build_suspicions(suspicions: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     return [{name: format_line(each[name]) for name in ("number", "text")} for each in suspicions[:_MAX_ITEMS]]
 
@@ -147,9 +152,7 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
         **_build_heading(approval_request, now=now),
         "call_id": format_line(approval_request["call_id"]),
         "outcome": _build_outcome(approval_request),
-        # The page is loaded again until the call has ended.
-        "is_ongoing": approval_request["state"] in _APPROVED_STATES
-        and approval_request["call_state"] in _ONGOING_STATES,
+        "is_ongoing": is_ongoing(approval_request),
         "title": format_line(tool.get("title") or ""),
         "effects": build_badge(EFFECT_BADGES, str(approval_request["effects"])),
         "digest": format_line(tool["digest"]),

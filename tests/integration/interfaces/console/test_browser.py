@@ -4,6 +4,7 @@ What only a browser can tell is told here: that it keeps our cookies on the way 
 with our forms, and finds nothing in our pages that our own policy forbids.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -82,7 +83,9 @@ async def test_what_callers_write_runs_nothing_and_fits_on_a_phone_and_a_no_is_t
     assert (told["state"], "this is no name" in str(told)) == ("denied", True)
 
 
-async def test_the_keyboard_is_enough_to_approve(console: ConsoleGateway, tmp_path: Path) -> None:
+async def test_the_keyboard_is_enough_to_approve_and_the_outcome_is_shown_as_it_arrives(
+    console: ConsoleGateway, tmp_path: Path
+) -> None:
     call_id, ticket = await console.request_approval("keyboard", id=61)
     async with open_tab(tmp_path) as tab:
         await tab.resize(DESK, 900)
@@ -98,5 +101,8 @@ async def test_the_keyboard_is_enough_to_approve(console: ConsoleGateway, tmp_pa
         assert await tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
         await tab.press_key("Enter", loads=True)
         assert "bo ✓ approved" in await tab.evaluate("document.body.innerText")
-        await _require_harmless(tab)
-    assert (await console.wait_for_end(call_id))["state"] == "succeeded"
+        assert (await console.wait_for_end(call_id))["state"] == "succeeded"
+        look = "document.body.innerText.includes('✓ succeeded') ? done(true) : setTimeout(look, 50)"
+        async with asyncio.timeout(60):
+            assert await tab.evaluate(f"new Promise(done => {{ const look = () => {look}; look(); }})")
+        assert tab.complaints == []

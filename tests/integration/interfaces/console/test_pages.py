@@ -490,6 +490,21 @@ async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
     assert shown.json()["state"] == "revoked"
 
 
+async def test_a_page_of_a_call_that_goes_on_may_read_itself_and_no_page_reloads_under_its_reader(
+    console: ConsoleGateway, world: World
+) -> None:
+    async with open_as(console, "administrator") as browser:
+        waiting, ended = [await browser.get(f"/console/calls/{world[name]}") for name in ("call_id", "read_id")]
+        live = f"connect-src {console.url}/console/calls/live"
+        own = f"{live} {console.url}/console/calls/{world['call_id']}"
+        assert waiting.headers["content-security-policy"].endswith(own)
+        assert "data-follow" in waiting.text
+        assert ended.headers["content-security-policy"].endswith(live)
+        assert "data-follow" not in ended.text
+        # Without a script it is loaded again.
+        assert '<noscript><meta http-equiv="refresh"' in waiting.text
+
+
 async def test_an_operator_cancels_calls_of_others_and_changes_no_more_than_that(
     console: ConsoleGateway, world: World
 ) -> None:

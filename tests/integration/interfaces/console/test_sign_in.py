@@ -220,7 +220,7 @@ async def test_anyone_who_is_revoked_is_out_at_once(console: ConsoleGateway) -> 
 
 async def test_signing_out_leaves_nothing_in_the_browser(console: ConsoleGateway) -> None:
     async with console.open_browser("bo") as browser:
-        page = await browser.get("/console/approvals")
+        page = await browser.get("/console/sign-out")
         token = re.search(r'name="form_token" value="(\w+)"', page.text)
         assert token is not None
         assert (await browser.post("/console/sign-out", {"form_token": "wrong"})).status_code == 403

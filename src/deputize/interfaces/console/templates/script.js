@@ -1,17 +1,22 @@
-// Runs on pages that only show: times in the reader's zone, keys, and rows as they come. Pages with forms have no script.
+// Runs on pages that only show: times in the reader's zone, keys, rows as they come, and a call as it goes on. Pages with
+// forms have no script.
 "use strict";
 const main = document.querySelector("main");
 const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const showZone = (part) => part.querySelectorAll("time[datetime]").forEach((each) => {
-  each.title = `${zone.format(new Date(each.dateTime))}, your time`;
-  if (each.dataset.zone !== undefined && !each.dataset.shown) {
-    each.dataset.shown = "1";
-    each.after(` · ${zone.format(new Date(each.dateTime))} your time`);
-  }
+  const at = new Date(each.dateTime);
+  each.title = `${zone.format(at)}, your time`;
+  if (each.dataset.zone === undefined || each.dataset.shown || at.getTimezoneOffset() === 0) return;
+  each.dataset.shown = "1";
+  const own = document.createElement("span");
+  own.className = "aside";
+  own.textContent = each.dataset.zone === "clock" ? ` · ${clock.format(at)} here` : ` · ${zone.format(at)} your time`;
+  each.after(own);
 });
 showZone(main);
 
-const rows = () => [...main.querySelectorAll("tr[data-key]")];
+const rows = () => [...main.querySelectorAll("[data-key]")];
 const move = (step) => {
   const all = rows(), at = all.findIndex((each) => each.contains(document.activeElement));
   const row = all[Math.min(Math.max(at + step, 0), all.length - 1)];
@@ -31,6 +36,24 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "/") { event.preventDefault(); document.querySelector("input[type=search]").focus(); }
   else if (event.key === "?") { const keys = document.querySelector("#keys"); keys.open = !keys.open; }
 });
+
+// What the reader opened or points at stays so. A page that cannot be read any more is left as it is.
+const follow = () => setTimeout(async () => {
+  try {
+    const answer = await fetch(location.href);
+    if (!answer.ok || answer.redirected) return;
+    const next = new DOMParser().parseFromString(await answer.text(), "text/html"), part = next.querySelector("main");
+    const opened = [...main.querySelectorAll("details")].map((each) => each.open);
+    const focused = main.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    part.querySelectorAll("details").forEach((each, index) => { each.open = opened[index]; });
+    showZone(part);
+    main.replaceChildren(...part.childNodes);
+    document.title = next.title;
+    if (focused) main.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  } catch { /* The gateway restarts, perhaps. */ }
+  if (main.querySelector("[data-follow]")) follow();
+}, 2000);
+if (main.querySelector("[data-follow]")) follow();
 
 const list = main.querySelector("tbody[data-live]"), state = main.querySelector("[data-live-state]");
 if (list) {
