@@ -28,7 +28,10 @@ from deputize.store.queries import load_statements
 _SQL = load_statements("audit_search")
 _MAX_TAILS: Final = 256
 _MAX_TAILS_OF_USER: Final = 16
+# The more follow, the longer between two looks, so that what all of them take of the process stays bounded.
 _POLL_SECONDS: Final = 0.5
+_POLL_SECONDS_PER_FOLLOWER: Final = 0.01
+_MAX_POLL_SECONDS: Final = 2.0
 _OVERLAP_MS: Final = 2000
 _PAGE_ROWS: Final = 200
 # Of more entries between two looks, the newest are sent, and that others were left out.
@@ -101,12 +104,10 @@ class AuditTail:
                 await self._reader.check_caller(caller)
                 is_gap = looks[0].number > position + 1 or any(each.is_gap for each in looks)
                 position = looks[-1].number
-                entries = [
-                    entry
-                    for look in looks
-                    for entry in await look.list_matches(self._reader, caller, query)
-                    if entry.id >= first and entry.id not in sent_ids
-                ]
+                matches = [await each.list_matches(self._reader, caller, query) for each in looks]
+                entries = [entry for each in matches for entry in each]
+                if sent_ids or any(each[0].id < first for each in matches if each):
+                    entries = [each for each in entries if each.id >= first and each.id not in sent_ids]
                 if entries or is_gap:
                     yield TailEvent(entries=entries[-most:], is_gap=is_gap or len(entries) > most)
                 if position >= last_doubling_look:
@@ -178,7 +179,8 @@ class _TenantFeed:
     async def _look(self) -> None:
         clock = self._reader.runtime.clock
         await asyncio.sleep(self._due_at - clock.monotonic())
-        self._due_at = clock.monotonic() + _POLL_SECONDS
+        seconds = _POLL_SECONDS + _POLL_SECONDS_PER_FOLLOWER * self.follower_count
+        self._due_at = clock.monotonic() + min(seconds, _MAX_POLL_SECONDS)
         first = max(self._oldest_id, UUID(int=max(self._newest_ms - _OVERLAP_MS, 0) << 80))
         limit = min(_MAX_ROWS + len(self._known_ids), _MAX_KNOWN_IDS)
         async with self._reader.runtime.store.read_transaction(self._tenant) as connection:
