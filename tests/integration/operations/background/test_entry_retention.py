@@ -86,6 +86,14 @@ async def _verify(gateway: HttpGateway, db: asyncpg.Connection, size: int) -> An
     return await verify_log(gateway, _admin(gateway), TENANT)
 
 
+async def _expire_old_entries(gateway: HttpGateway, db: asyncpg.Connection) -> None:
+    """Do what the first test does, if it did not run in this process."""
+    if not await db.fetchval("select count(*) from deputize.log_expiries where tenant = 'aged'"):
+        ids = await _insert_entries(db)
+        await wait_for_signed_entries(gateway, _admin(gateway), len(ids), TENANT)
+        assert await expire_entries(_get_runtime(gateway)) == OLD
+
+
 async def test_entries_expire_and_the_log_still_verifies(gateway: HttpGateway, db: asyncpg.Connection) -> None:
     ids, runtime = await _insert_entries(db), _get_runtime(gateway)
     await wait_for_signed_entries(gateway, _admin(gateway), len(ids), TENANT)
@@ -174,6 +182,7 @@ async def test_each_tenant_has_its_own_retention(gateway: HttpGateway, db: async
 
 
 async def test_no_setting_expires_what_is_younger_than_a_year(gateway: HttpGateway, db: asyncpg.Connection) -> None:
+    await _expire_old_entries(gateway, db)
     plan = await db.fetchrow("select * from deputize.plan_expiry('aged', 1, 1000)")
     assert plan is not None
     assert tuple(plan) == (OLD, OLD + AGED)
@@ -191,6 +200,7 @@ async def test_what_the_database_calls_old_is_not_signed_unless_it_is(
     gateway: HttpGateway, db: asyncpg.Connection
 ) -> None:
     """Its owner can rewrite the plan, the entries and their hashes, but not what the log signed."""
+    await _expire_old_entries(gateway, db)
     ids, runtime = [row["id"] for row in await db.fetch(_LIST_IDS)], _get_runtime(gateway)
     definition = await db.fetchval("select pg_get_functiondef('deputize.plan_expiry'::regproc)")
     await db.execute(
