@@ -7,7 +7,7 @@ from tests.support.hostile_texts import MARK
 _TAGS = set(
     """html head meta title link script body header nav a form label input main footer details summary div p h1 h2 h3
     section aside table caption thead tbody tr th td ul ol li dl dt dd span strong code pre bdi q time select option
-    textarea button br svg g path rect line text circle polyline polygon defs marker kbd datalist""".split()  # noqa: SIM905 -- sixty words read better as a text
+    textarea button br svg g path rect line text circle polyline polygon defs marker kbd datalist noscript""".split()  # noqa: SIM905 -- sixty words read better as a text
 )
 # The only ones that say what a browser does; all others describe.
 _ATTRIBUTES = set(
@@ -15,7 +15,8 @@ _ATTRIBUTES = set(
     autocapitalize spellcheck maxlength required rows selected checked open action method formaction role scope
     datetime download hidden disabled colspan rowspan min max step xmlns viewbox width height x y x1 y1 x2 y2 cx cy r
     rx ry d points transform preserveaspectratio text-anchor dominant-baseline marker-end orient refx refy markerwidth
-    markerheight focusable data-letter data-key data-live data-live-state data-when-empty data-zone list""".split()  # noqa: SIM905 -- as above
+    markerheight focusable data-letter data-key data-live data-live-state data-when-empty data-zone
+    data-follow list""".split()  # noqa: SIM905 -- as above
 )
 _ADDRESSES = frozenset({"href", "src", "action", "formaction", "data-live"})
 # Where a caller's text may stand in an attribute, as a value that nothing acts on, or quoted in an address of ours.
