@@ -6,7 +6,6 @@ each of them exports. Without the index the rare questions must be slow; with a 
 that loses an entry in 256, and a gateway that takes everybody for an auditor, the comparison must say so.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ import orjson
 from deputize.core.clock import Clock
 from proofs.audit_search.judge import Findings, Names, Walk, add_findings, compute_percentile, judge_walk
 from proofs.audit_search.questions import READERS, Question, Reader, answer, list_questions
-from proofs.audit_search.sample_log import ERASED, SCOPED_TOOL, TENANTS, Drawn, draw_entries, fill_log
+from proofs.audit_search.sample_log import ERASED, SCOPED_TOOL, TENANTS, Drawn, draw_entries, fill_log, wait_for_log
 from proofs.kit.gateway import GatewayHandle, create_issuer, start_gateway
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.http_client import HttpConnection
@@ -35,7 +34,6 @@ PROMISE = "Every question of the audit is answered quickly, completely, and with
 
 _PAGE: Final = 50
 _PAGES_OF_WALK: Final = 3
-_DRAIN_SECONDS: Final = 900.0
 # Of the function that searches: what keeps tenants apart, and one more condition that loses entries.
 _TENANT: Final = "a.tenant = $1 and "
 _NO_TENANT: Final = "$1::text is not null and "
@@ -70,9 +68,9 @@ async def prove(sandbox: Sandbox) -> Verdict:
     owner = await asyncpg.connect(postgres.dsn)
     try:
         entries = draw_entries(count, clock.epoch_ms())
-        version = await _share_tool(gateway, SCOPED_TOOL)
+        version = await share_tool(gateway, SCOPED_TOOL, TENANTS)
         pseudonyms = await fill_log(owner, entries, version, clock, sandbox.log)
-        await _wait_for_log(owner, clock)
+        await wait_for_log(owner, clock)
         sandbox.log("in the logs of the tenants")
         by_tenant = {tenant: [each for each in entries if each.tenant == tenant] for tenant in TENANTS}
         sample = SampleLog(
@@ -109,9 +107,9 @@ async def prove(sandbox: Sandbox) -> Verdict:
     )
 
 
-async def _share_tool(gateway: GatewayHandle, tool: str) -> str:
+async def share_tool(gateway: GatewayHandle, tool: str, tenants: Sequence[str]) -> str:
     """Register the first tenant's tool for the other, whose readers then need its scope too; return its version."""
-    first, second = (_connect(gateway, tenant, READERS[0]) for tenant in TENANTS)
+    first, second = (_connect(gateway, tenant, READERS[0]) for tenant in tenants)
     contract = (await first.get(f"/v1/tools/{tool}")).json()["contract"]
     response = await second.post("/v1/tools", {**contract, "handler": {"target": "tools.orders:place"}})
     first.close()
@@ -119,15 +117,6 @@ async def _share_tool(gateway: GatewayHandle, tool: str) -> str:
     if response.status >= 300:
         raise RuntimeError(f"{tool} was not registered: {response.status} {response.body!r}")
     return str(contract["version"])
-
-
-async def _wait_for_log(owner: asyncpg.Connection, clock: Clock) -> None:
-    """Wait until each entry is a leaf of its tenant's log, as it is a second after calls."""
-    ends_at = clock.monotonic() + _DRAIN_SECONDS
-    while await owner.fetchval("select exists (select from deputize.log_queue)"):
-        if clock.monotonic() > ends_at:
-            raise TimeoutError(f"the log did not take in all entries within {_DRAIN_SECONDS:g} s")
-        await asyncio.sleep(0.5)
 
 
 def _connect(gateway: GatewayHandle, tenant: str, reader: Reader) -> HttpConnection:

@@ -4,6 +4,7 @@ The product's own encoder writes the entries, under the index, and the log of ea
 table of calls gets rows only where the search reads it: for the calls of one agent, some of them by other delegations.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ PERSON, AGENT, ERASED = "user-1", "agent-0", "user-30"
 SCOPED_TOOL: Final = "orders.place"
 _DAYS = 30
 _BATCH = 20_000
+_DRAIN_SECONDS: Final = 900.0
 _USERS, _AGENTS, _TOOLS = 2000, 20, 300
 _GRANT_MARK = "\x1e"
 _PASSED = Passage(State.PLANNED, State.SELECTED, State.ARGUMENTS_READY, State.RUNNING)
@@ -147,7 +149,8 @@ async def fill_log(
 ) -> dict[str, dict[str, str]]:
     """Write the entries of the drawn facts, with everything that a search reads beside them; return the pseudonyms."""
     await connection.execute(f"set role deputize_owner; {_MAKE_PARTITIONS.replace('{days}', str(_DAYS))}; reset role")
-    pseudonyms = {tenant: await _write_subjects(connection, tenant, clock) for tenant in TENANTS}
+    tenants = sorted({each.tenant for each in entries})
+    pseudonyms = {tenant: await _write_subjects(connection, tenant, clock) for tenant in tenants}
     encoder = _Encoder(pseudonyms, version, clock)
     for start in range(0, len(entries), _BATCH):
         await connection.copy_records_to_table(
@@ -162,6 +165,15 @@ async def fill_log(
     await connection.execute("vacuum (analyze) deputize.audit_entries")
     log("terms merged")
     return pseudonyms
+
+
+async def wait_for_log(owner: asyncpg.Connection, clock: Clock) -> None:
+    """Wait until each entry is a leaf of its tenant's log, as it is a second after calls."""
+    ends_at = clock.monotonic() + _DRAIN_SECONDS
+    while await owner.fetchval("select exists (select from deputize.log_queue)"):
+        if clock.monotonic() > ends_at:
+            raise TimeoutError(f"the log did not take in all entries within {_DRAIN_SECONDS:g} s")
+        await asyncio.sleep(0.5)
 
 
 async def _write_subjects(connection: asyncpg.Connection, tenant: str, clock: Clock) -> dict[str, str]:
