@@ -9,6 +9,7 @@ leaves out what was read. A client that reconnects may get the entries of that m
 """
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -166,7 +167,8 @@ class _TenantFeed:
         """Wait for looks after the one of this number. The first who waits lets the feed look, for all."""
         while self.number <= position:
             if self._next_look is None or self._next_look.done():
-                self._next_look = asyncio.create_task(self._look())
+                # In a context of its own, not in the request of whoever asked first.
+                self._next_look = asyncio.create_task(self._look(), context=contextvars.Context())
             # One who leaves does not end the look of the others.
             await asyncio.shield(self._next_look)
         return [each for each in self._looks if each.number > position]
