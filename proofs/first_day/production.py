@@ -15,6 +15,7 @@ from proofs.kit.sandbox import Sandbox
 from tests.support.chromium import Tab, open_tab
 
 _CALL_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_RESTART_SECONDS = 6.0
 _SIGN_IN_URL = re.compile(r"http://127\.0\.0\.1:\d+/auth\?\S+")
 _SECONDS = 60.0
 
@@ -117,6 +118,8 @@ async def leave_without_worker(site: Site, journal: Journal) -> bool:
     """Without a worker a queued call stays queued, and every place says so: the broken variant is noticed."""
     assert site.server is not None
     journal.check(await site.server.stop() == 0, "serve ends in order")
+    # For so long a call does not warn: the worker may be starting anew.
+    await asyncio.sleep(_RESTART_SECONDS)
     await start_server(site, journal, " --no-worker")
     queued = await site.user.run_typed("deputize call hello.greet name=Ana --async")
     log = site.server.log.read_text()
