@@ -1,4 +1,4 @@
-"""Thirty upstreams behind two gateways, ten of which are dead, slow, flapping or answer garbage.
+"""Thirty upstreams behind two gateways: ten refuse, swallow or close connections, are slow, flap or answer garbage.
 
 Callers of the healthy ones must hardly notice, both gateways must know of an open circuit at nearly the same time, and
 what nobody declared repeatable is sent once. Rounds with and without the sick ones take turns in one run.
@@ -11,7 +11,6 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import orjson
 
@@ -127,8 +126,8 @@ class Callers:
 async def prove(sandbox: Sandbox) -> Verdict:
     services = make_services(_SERVICES)
     for service in services:
-        server = await service.start()
-        sandbox.add_cleanup(partial(_close, server))
+        await service.start()
+        sandbox.add_cleanup(service.close)
     gateways, callers = await _start_gateways(sandbox, services)
     sick, names = services[:_SICK], {each.name for each in services[_SICK:]}
     ratios: list[float] = []
@@ -139,9 +138,9 @@ async def prove(sandbox: Sandbox) -> Verdict:
     for number in range(sandbox.pick_size(quick=1, full=3)):
         sandbox.log(f"round {number + 1}: all healthy, then ten sick")
         for service in sick:
-            service.behavior = Behavior.HEALTHY
+            await service.behave(Behavior.HEALTHY)
         before = await callers.run(gateways, services, sandbox.pick_size(quick=4, full=15))
-        spoil(sick)
+        await spoil(sick)
         during = await callers.run(gateways, services, sandbox.pick_size(quick=8, full=30))
         alone, beside = ([each for each in records if each.service in names] for records in (before, during))
         failures += sum(not each.is_success for each in (*alone, *beside))
@@ -181,10 +180,10 @@ async def _measure_sharing(gateways: Sequence[GatewayHandle], callers: Callers, 
     """How long the second gateway does not know what only the first one was told."""
     watch = CircuitWatch(gateways=gateways)
     watching = asyncio.create_task(watch.watch())
-    service.behavior = Behavior.DEAD
+    await service.behave(Behavior.DEAD)
     await callers.run(gateways[:1], [service] * 5, _WATCH_SECONDS)
     watching.cancel()
-    service.behavior = Behavior.HEALTHY
+    await service.behave(Behavior.HEALTHY)
     if service.name not in watch.opened:
         raise RuntimeError(f"the circuit of {service.name} did not open, so there was nothing to share")
     return measure_disagreement(watch.samples)
@@ -195,7 +194,7 @@ async def _wait_for_closed(
 ) -> int:
     """Heal the sick ones and call them until their circuits are closed; count those that are, on both gateways."""
     for service in sick:
-        service.behavior = Behavior.HEALTHY
+        await service.behave(Behavior.HEALTHY)
     names = {each.name for each in sick}
     for _ in range(sandbox.pick_size(quick=1, full=30)):
         await callers.run(gateways, sick, 5)
@@ -206,7 +205,3 @@ async def _wait_for_closed(
 
 def _compute_p99(records: Sequence[CallRecord]) -> float:
     return compute_percentile([each.seconds for each in records], 0.99)
-
-
-async def _close(server: asyncio.Server) -> None:
-    server.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,13 +32,29 @@ DOCUMENT = {
 
 class Behavior(StrEnum):
     HEALTHY = "healthy"
+    # Nobody listens.
+    REFUSED = "refused"
+    # What connects is answered by nobody, not even by the kernel.
+    BLACKHOLE = "blackhole"
+    # Connections are closed as soon as they are open.
     DEAD = "dead"
+    # Requests are taken and never answered.
     SLOW = "slow"
     FLAPPING = "flapping"
     GARBAGE = "garbage"
 
 
-SICK_BEHAVIORS = (Behavior.DEAD, Behavior.SLOW, Behavior.FLAPPING, Behavior.GARBAGE)
+SICK_BEHAVIORS = (
+    Behavior.REFUSED,
+    Behavior.BLACKHOLE,
+    Behavior.DEAD,
+    Behavior.SLOW,
+    Behavior.FLAPPING,
+    Behavior.GARBAGE,
+)
+
+
+_CLOSING = (Behavior.REFUSED, Behavior.DEAD)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,15 +65,35 @@ class Service:
     # How often each order was shipped.
     shipped: Counter[str] = field(default_factory=Counter)
     request_count: int = 0
+    _listener: asyncio.Server | None = None
+    _hole: list[socket.socket] = field(default_factory=list)
 
-    async def start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=256)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
+    async def start(self) -> None:
+        self._listener = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, backlog=256, reuse_address=True
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def behave(self, behavior: Behavior) -> None:
+        """Be healthy, or sick in this way, from now on."""
+        self.behavior = behavior
+        await self.close()
+        if behavior is Behavior.BLACKHOLE:
+            self._hole = _open_blackhole(self.port)
+        elif behavior is not Behavior.REFUSED:
+            await self.start()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for each in self._hole:
+            each.close()
+        self._hole = []
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while self.behavior is not Behavior.DEAD and await self._answer(reader, writer):
+            while self.behavior not in _CLOSING and await self._answer(reader, writer):
                 pass
         writer.close()
 
@@ -68,11 +105,13 @@ class Service:
             if not data:
                 return False
             parser.feed_data(data)
+        if self.behavior in _CLOSING:
+            return False
         self.request_count += 1
         if parser.get_method() == b"POST":
             self.shipped[request.path] += 1
         behavior = self.behavior
-        if behavior is Behavior.SLOW:
+        if behavior in (Behavior.SLOW, Behavior.BLACKHOLE):
             # Until the client gives up.
             await reader.read(1)
             return False
@@ -106,10 +145,23 @@ def make_services(count: int) -> list[Service]:
     return [Service(name=f"svc{number:02}") for number in range(count)]
 
 
-def spoil(services: list[Service]) -> None:
+def _open_blackhole(port: int) -> list[socket.socket]:
+    """Listen without accepting, with the queue full: whatever connects further waits for an answer."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(0)
+    fillers = [socket.socket() for _ in range(4)]
+    for each in fillers:
+        each.setblocking(False)
+        each.connect_ex(("127.0.0.1", port))
+    return [listener, *fillers]
+
+
+async def spoil(services: list[Service]) -> None:
     """Give each of these services one of the ways to be sick, in turn."""
     for service, behavior in zip(services, itertools.cycle(SICK_BEHAVIORS), strict=False):
-        service.behavior = behavior
+        await service.behave(behavior)
 
 
 def render_settings(services: list[Service], document: str, digest: str) -> str:
