@@ -82,7 +82,8 @@ async def list_known_names(
 ) -> list[KnownDefinition]:
     """List the definitions that the tenant knows besides this server's.
 
-    By the names that other servers declare, and by the names that tools are registered under.
+    By the names that other servers declare, and by the names that tools are registered under. What a server's methods
+    are registered as is on no list that a model sees.
     """
     rows = await connection.fetch(SQL["list_pins_of_other_servers"], tenant, server)
     known_names = {
@@ -90,9 +91,10 @@ async def list_known_names(
         for row in rows
         if (kind := parse_item_kind(row["item"])) is not None and kind is not DefinitionKind.METHOD
     }
+    methods = {row["tool"] for row in rows if parse_item_kind(row["item"]) is DefinitionKind.METHOD}
     for name in tools.tools:
         namespace, _, short_name = name.partition(".")
-        if namespace != server:
+        if namespace != server and name not in methods:
             known_names.add((namespace, short_name, DefinitionKind.TOOL))
     return [KnownDefinition(server=namespace, name=name, kind=kind) for namespace, name, kind in sorted(known_names)]
 

@@ -7,7 +7,7 @@ where tenant = $1 and server = $2 order by item;
 
 -- name: list_pins_of_other_servers
 -- What the tenant's other servers offer, to find names that look alike.
-select server, item from deputize.server_pins where tenant = $1 and server <> $2 order by server, item;
+select server, item, tool from deputize.server_pins where tenant = $1 and server <> $2 order by server, item;
 
 -- name: list_resource_pins
 -- Pins of what is not registered as a tool: instructions, resources, templates and prompts.

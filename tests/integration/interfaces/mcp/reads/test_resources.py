@@ -3,7 +3,7 @@ record.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,9 +66,12 @@ class DocsGateway:
 
     async def has_looked_at_servers(self) -> bool:
         """A gateway that starts waits only a while for what servers offer."""
+        answer = await self.make_client().send_request("resources/list")
+        return bool(answer.result["resources"]) and await self.has_looked_at_others()
+
+    async def has_looked_at_others(self) -> bool:
         theirs = McpClient(self.gateway, token=self.gateway.other_token(scopes=(SCOPE,)))
-        answers = [await client.send_request("resources/list") for client in (self.make_client(), theirs)]
-        return all(answer.result["resources"] for answer in answers)
+        return bool((await theirs.send_request("resources/list")).result["resources"])
 
     async def read_resource(self, uri: str, version: str = MODERN_VERSION) -> McpResponse:
         return await send_request(self.make_client(version), "resources/read", uri=uri)
@@ -122,10 +125,16 @@ async def docs_gateway(module_database: str, tmp_path_factory: pytest.TempPathFa
         (folder / "rules.cedar").write_text(OPEN_POLICY + RULES)
         policy = PolicySettings(files=(str(folder / "rules.cedar"),))
 
-        def change(settings: Settings) -> Settings:
-            return settings.model_copy(update={"servers": servers, "policy": policy})
+        def serve(named: tuple[McpServerSettings, ...]) -> AbstractAsyncContextManager[HttpGateway]:
+            def change(settings: Settings) -> Settings:
+                return settings.model_copy(update={"servers": named, "policy": policy})
 
-        async with serve_gateway(module_database, folder, change=change, gateway_options={"tools": ()}) as gateway:
+            return serve_gateway(module_database, folder, change=change, gateway_options={"tools": ()})
+
+        # A server's tool is no less its own because a method of another one was registered under the same name before.
+        async with serve(servers[1:]) as gateway:
+            await wait_until(DocsGateway(gateway, docs, others).has_looked_at_others)
+        async with serve(servers) as gateway:
             docs_gateway = DocsGateway(gateway, docs, others)
             await wait_until(docs_gateway.has_looked_at_servers)
             yield docs_gateway
