@@ -78,7 +78,8 @@ class EntryFilter:
         if self.decision is not None:
             needles.append(_DECISION_NEEDLES[self.decision])
         if self.of_calls:
-            needles.append([f'"kind":"{kind}"' for kind in sorted(CALL_KINDS)])
+            # A request that was refused before it was a call has an entry of the kind `refusal`, too.
+            needles += [[f'"kind":"{kind}"' for kind in sorted(CALL_KINDS)], ['"call":"']]
         return needles
 
     def is_match(self, entry: Mapping[str, Any]) -> bool:

@@ -321,6 +321,11 @@ async def test_no_page_makes_more_than_four_queries(console: ConsoleGateway, wor
         f"/console/calls?before={UNKNOWN}",
         "/console/tools?q=user",
     )
+    # Decisions that were refused are no calls: they are on no list of calls, and cost none a query.
+    for _ in range(20):
+        headers = {"authorization": f"Bearer {console.gateway.token()}", "deputize-code": "0000-0000"}
+        path = f"/v1/approvals/{world['approval_id']}/approve"
+        assert (await console.gateway.http.post(path, json={"binding": "0" * 64}, headers=headers)).status_code == 403
     made: dict[str, list[str]] = {}
     async with open_as(console, role) as browser, count_queries(store, of_requests=True) as names:
         for path in (*(each for each, statuses in PAGES.items() if statuses[0] == 200), *more):
