@@ -34,7 +34,7 @@ WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
     ("get", "/v1/tool-health"), ("get", "/v1/cost"), ("get", "/v1/circuits"),
     ("get", "/v1/surface"), ("get", "/v1/surface/export"),
-    ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
+    ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"), ("get", "/v1/policies/usage"),
     ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
     ("post", "/v1/policies/simulate"),
     ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),

@@ -245,6 +245,8 @@ async def _check_policies(checker: OpenApiChecker) -> None:
     ask, ana, root = checker.request, checker.gateway.token(), checker.gateway.token("root", scopes=(ADMIN,))
     shown = await ask("get", "/v1/policies", "/v1/policies", 200, token=root)
     await ask("get", "/v1/policies", "/v1/policies", 403, token=ana)
+    await ask("get", "/v1/policies/usage", "/v1/policies/usage", 200, token=root)
+    await ask("get", "/v1/policies/usage", "/v1/policies/usage", 403, token=ana)
     same = {"files": shown["files"]}
     wrong = {"files": [{"path": "x.cedar", "text": "permit"}]}
     for verb, path in (("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest")):
