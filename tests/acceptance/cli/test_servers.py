@@ -304,3 +304,35 @@ def test_client_files_that_cannot_be_imported_explain_why(workspace: Path) -> No
         done = run_deputize("import", file, folder=folder)
         assert (done.code, said in done.err) == (2, True), done.output
     assert run_deputize("import", "bad.json", folder=workspace).code == 2
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "tool"),
+    [
+        (
+            "npm:@modelcontextprotocol/server-filesystem",
+            ("--write", "notes", "--", "notes"),
+            "filesystem.list_directory",
+        ),
+        ("pypi:mcp-server-time", (), "time.get_current_time"),
+    ],
+)
+def test_a_server_is_installed_pinned_and_reached_in_its_sandbox(
+    workspace: Path, package: str, options: tuple[str, ...], tool: str
+) -> None:
+    name = tool.partition(".")[0]
+    folder = make_project(workspace / name)
+    (folder / "notes").mkdir()
+    installed = run_deputize("servers", "install", package, *options, folder=folder)
+    assert installed.code == 0, installed.output
+    (server,) = tomllib.loads((folder / "deputize.toml").read_text())["servers"]
+    assert (server["name"], server["sandbox"]) == (name, True)
+    assert server["sha256"]
+    again = run_deputize("servers", "install", package, folder=folder)
+    assert "has a server named" in again.output
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        tested = run_deputize("servers", "test", name, folder=folder)
+        assert "in a sandbox (namespaces)" in tested.out, tested.output
+        assert tool in tested.out
+        assert dev.interrupt() == 0

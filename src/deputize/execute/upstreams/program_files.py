@@ -129,9 +129,14 @@ def list_pins(server: McpServerSettings, program: str) -> dict[str, str]:
     return pins if server.sha256 is None else {program: server.sha256, **pins}
 
 
-def list_unpinned_files(command: ProgramCommand, pins: Mapping[str, str]) -> list[str]:
-    """List what the command runs, or names, and no digest covers."""
-    paths = dict.fromkeys([*command.required_files, *command.named_files])
+def list_unpinned_files(server: McpServerSettings, command: ProgramCommand, pins: Mapping[str, str]) -> list[str]:
+    """List what the command runs, or names, and no digest covers.
+
+    What a program in a sandbox names of its listed folders is what it works on: the settings say so.
+    """
+    data = dict.fromkeys([resolve_path(server, str(each.path.expanduser())) for each in server.folders], "")
+    named_files = (each for each in command.named_files if not (server.sandbox and find_pin(each, data) is not None))
+    paths = dict.fromkeys([*command.required_files, *named_files])
     return [*(each for each in paths if find_pin(each, pins) is None), *command.unpinnable]
 
 

@@ -54,7 +54,7 @@ def prepare_program(server: McpServerSettings, search_path: str, snapshot_folder
         command = resolve_command(server, search_path)
         pins = list_pins(server, command.program)
         if pins and "unpinned" not in server.accept_risk:
-            _require_all_pinned(command, pins)
+            _require_all_pinned(server, command, pins)
         descriptor = _open_binary(command.binary, pins, snapshot_folder)
     except ProgramFileError as error:
         raise _build_refusal(server, error) from error
@@ -98,7 +98,7 @@ def prepare_sandboxed_program(
         command = resolve_command(server, search_path)
         pins = list_pins(server, command.program)
         if pins and "unpinned" not in server.accept_risk:
-            _require_all_pinned(command, pins)
+            _require_all_pinned(server, command, pins)
         binary = os.path.realpath(command.binary)
         os.close(_open_binary(command.binary, pins, snapshot_folder))
         for path, digest in pins.items():
@@ -159,8 +159,8 @@ def _build_refusal(server: McpServerSettings, error: ProgramFileError) -> Upstre
     )
 
 
-def _require_all_pinned(command: ProgramCommand, pins: dict[str, str]) -> None:
-    for each in list_unpinned_files(command, pins):
+def _require_all_pinned(server: McpServerSettings, command: ProgramCommand, pins: dict[str, str]) -> None:
+    for each in list_unpinned_files(server, command, pins):
         raise ProgramFileError(each, "has no digest in sha256 or files")
 
 

@@ -15,6 +15,7 @@ import pytest
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
+from deputize.core.settings.servers import SharedFolderSettings
 from deputize.execute.upstreams import program_snapshot
 from deputize.execute.upstreams.program_files import compute_digest
 from deputize.execute.upstreams.subprocess_server import start_process
@@ -244,6 +245,15 @@ def test_a_plain_command_is_pinned_with_its_script(
         command = (str(tmp_path / command[0]), *command[1:])
     pins, unpinned_files = compute_pins(python_server.model_copy(update={"command": command, "files": {}}))
     assert (unpinned_files, sorted(pins.get("files", {}))) == ([], names)
+
+
+def test_what_a_sandboxed_program_works_on_needs_no_digest(python_server: McpServerSettings) -> None:
+    assert python_server.folder is not None
+    (python_server.folder / "data").mkdir()
+    named = {"command": (PYTHON, "server.py", "data"), "folders": (SharedFolderSettings(path=Path("data")),)}
+    server = python_server.model_copy(update={**named, "files": {}})
+    assert compute_pins(server)[1] == [str(python_server.folder / "data")]
+    assert compute_pins(server.model_copy(update={"sandbox": True}))[1] == []
 
 
 def test_variables_by_which_code_is_found_are_not_pinned(python_server: McpServerSettings) -> None:

@@ -6,6 +6,7 @@ of their files.
 
 import os
 import re
+import shlex
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,9 +235,18 @@ def _pin_program(server: "ImportedServer") -> "ImportedServer":
 
     from deputize.core.settings import McpServerSettings
     from deputize.interfaces.cli.local.program_pins import compute_pins
+    from deputize.interfaces.cli.local.server_packages import find_launched_package
 
     if "command" not in server.table:
         return server
+    if launched := find_launched_package(server.table["command"]):
+        package, arguments = launched
+        rest = f" -- {shlex.join(arguments)}" if arguments else ""
+        note = (
+            "it is not pinned, because it is fetched at each start: to pin it and run it in a sandbox, remove its "
+            f"table and run deputize servers install {package} --name {server.name}{rest}"
+        )
+        return replace(server, notes=(*server.notes, note))
     try:
         pins, unpinned_files = compute_pins(McpServerSettings.model_validate(server.table))
         notes = tuple(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deputize.core.config_error import ConfigError
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
@@ -109,6 +110,68 @@ def pin_program(
     printer.line(f"# For the [[servers]] table of {server} in deputize.toml; restart the gateway afterwards")
     for key, value in pins.items():
         printer.line(f"{key} = {render_toml_value(value)}")
+
+
+@group.command("install", epilog="Example: deputize servers install npm:@acme/notes-mcp --write notes -- notes")
+def install_server(
+    package: Annotated[str, typer.Argument(metavar="PACKAGE", help="npm:NAME or pypi:NAME, with @VERSION if wanted.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARG]...", help="Arguments of the server's program.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the server. Default: from the package's name.")] = None,
+    program: Annotated[
+        str | None, typer.Option(help="Program to run, if the package has several. Default: the one named like it.")
+    ] = None,
+    read: Annotated[
+        list[str] | None, typer.Option("--read", metavar="PATH", help="A folder it may read; repeat for more.")
+    ] = None,
+    write: Annotated[
+        list[str] | None, typer.Option("--write", metavar="PATH", help="A folder it may change; repeat for more.")
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="A host it may connect to; repeat for more.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Install a server from npm or PyPI into the project, pinned and in a sandbox, and add it to deputize.toml.
+
+    Nothing of the package runs meanwhile. It then sees its own files and the folders and hosts that you name, and no
+    others. npx and uvx would fetch a package at each start, which cannot be pinned.
+    """
+    from deputize.interfaces.cli.commands.import_servers import validate_settings
+    from deputize.interfaces.cli.local.server_packages import (
+        build_server_table,
+        install_package,
+        parse_package,
+        remove_package,
+    )
+    from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
+
+    wanted = parse_package(package)
+    enter_project(is_required=True)
+    server_name = name or wanted.server_name
+    if any(each.name == server_name for each in load_settings().servers):
+        raise ConfigError(
+            f"deputize.toml has a server named {server_name}: choose another --name, or remove its table to install it "
+            "anew."
+        )
+    printer.note(f"Installing {wanted} into servers/{server_name}")
+    try:
+        installed = install_package(wanted, server_name, program)
+        table = build_server_table(server_name, installed, arguments or (), read or (), write or (), host or ())
+        old_text = read_settings_text()
+        new_text = old_text.rstrip("\n") + "\n" + render_table("servers", table)
+        validate_settings(new_text)
+    except ConfigError:
+        remove_package(server_name)
+        raise
+    backup = write_settings_text(old_text, new_text)
+    if json:
+        printer.json({"server": table, "version": installed.version, "backup": backup})
+        return
+    printer.success(f"Installed {wanted.name} {installed.version} as {server_name}: pinned, and in a sandbox")
+    printer.line(render_table("servers", table).strip())
+    printer.line(f"Restart the gateway, then: deputize servers test {server_name}")
 
 
 @group.command("circuits", epilog="Example: deputize servers circuits")

@@ -44,7 +44,7 @@ def compute_pins(server: McpServerSettings, paths: Iterable[str] = ()) -> tuple[
             f"The program of the server {server.name} cannot be pinned: {error.path} {error.reason}."
         ) from None
     digests = {command.program: pins["sha256"], **{resolve_path(server, name): each for name, each in files.items()}}
-    return pins | ({"files": files} if files else {}), list_unpinned_files(command, digests)
+    return pins | ({"files": files} if files else {}), list_unpinned_files(server, command, digests)
 
 
 def list_differences(server: McpServerSettings, pins: Mapping[str, Any]) -> list[str]:

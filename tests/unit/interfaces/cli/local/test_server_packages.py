@@ -1,0 +1,116 @@
+"""Packages of servers: what they are called, what launchers start, and which folders are ours to replace."""
+
+from pathlib import Path
+
+import pytest
+
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.local import server_packages
+from deputize.interfaces.cli.local.server_packages import (
+    InstalledServer,
+    ServerPackage,
+    build_server_table,
+    choose_program,
+    find_launched_package,
+    install_package,
+    parse_package,
+    remove_package,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "version", "server"),
+    [
+        ("npm:@acme/notes-mcp", "@acme/notes-mcp", None, "notes"),
+        ("npm:@acme/server-files@2026.8.31", "@acme/server-files", "2026.8.31", "files"),
+        ("pypi:mcp-server-time", "mcp-server-time", None, "time"),
+        ("pypi:MCP.Server@1.0", "MCP.Server", "1.0", "server"),
+        ("npm:7zip-mcp", "7zip-mcp", None, "s7zip"),
+    ],
+)  # fmt: skip
+def test_a_package_names_its_server(text: str, name: str, version: str | None, server: str) -> None:
+    package = parse_package(text)
+    assert (package.name, package.version, package.server_name, str(package)) == (name, version, server, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "notes", "npm:", "npm:../evil", "npm:a b", "npm:--global", "npm:@acme/x/y", "pypi:x[extra]", "pypi:-r",
+        "npm:x@", "npm:x@^1 y", "git:x",
+    ],
+)  # fmt: skip
+def test_what_is_no_name_of_a_package_never_reaches_npm_or_pip(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a package"):
+        parse_package(text)
+
+
+def test_a_launcher_names_its_package_and_the_arguments_of_its_program() -> None:
+    npm = ServerPackage(registry="npm", name="@acme/orders")
+    assert find_launched_package(["/usr/bin/npx", "-y", "@acme/orders@latest", "--root", "x"]) == (npm, ("--root", "x"))
+    assert find_launched_package(["uvx", "orders"]) == (ServerPackage(registry="pypi", name="orders"), ())
+    for command in ([], ["npx"], ["npx", "--package", "x", "y"], ["node", "x.js"], ["uvx", "git+https://x"]):
+        assert find_launched_package(command) is None
+
+
+def test_of_several_programs_one_is_chosen_or_asked_for() -> None:
+    package = ServerPackage(registry="npm", name="@acme/orders")
+    assert choose_program(package, {"serve": "a.js"}, None) == "serve"
+    assert choose_program(package, {"orders": "a.js", "other": "b.js"}, None) == "orders"
+    assert choose_program(package, {"a": "a.js", "b": "b.js"}, "b") == "b"
+    for programs, wanted, told in (
+        ({"a": "", "b": ""}, None, "a, b"),
+        ({}, None, "no programs"),
+        ({"a": ""}, "c", "'c'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            choose_program(package, programs, wanted)
+
+
+def test_a_folder_that_is_not_from_here_is_neither_replaced_nor_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "servers" / "notes"
+    own.mkdir(parents=True)
+    (own / "work.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        install_package(parse_package("npm:notes"), "notes", None)
+    remove_package("notes")
+    assert (own / "work.txt").read_text() == "mine"
+
+
+def test_what_an_interrupted_installation_left_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*_: object) -> None:
+        Path("servers/notes/half").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_packages, "_run", fail)
+    monkeypatch.setattr("shutil.which", lambda _: "npm")
+    with pytest.raises(KeyboardInterrupt):
+        install_package(parse_package("npm:notes"), "notes", None)
+    assert Path("servers/notes/half").exists()
+
+    def fail_again(*_: object) -> None:
+        raise ConfigError("no network")
+
+    monkeypatch.setattr(server_packages, "_run", fail_again)
+    with pytest.raises(ConfigError, match="no network"):
+        install_package(parse_package("npm:notes"), "notes", None)
+    assert not Path("servers/notes/half").exists()
+
+
+def test_an_argument_outside_of_the_listed_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("code", "notes", "other"):
+        Path(folder).mkdir()
+    Path("code/server.py").write_text("")
+    installed = InstalledServer(version="1", command=("python3", "code/server.py"), code_folder="code")
+    table = build_server_table("notes", installed, ("notes",), (), ("notes",), ("api.example.com:443",))
+    assert table["sandbox"] is True
+    assert table["folders"] == [{"path": "notes", "write": True}]
+    assert set(table["files"]) == {"code"}
+    with pytest.raises(ConfigError, match="--read or --write"):
+        build_server_table("notes", installed, ("other",), (), ("notes",), ())
