@@ -127,7 +127,7 @@ def _draw_entry(draw: random.Random, entry_id: UUID, tenant: str, kind: str, num
         outcome=outcome,
         session=_draw_session(draw),
         trace=trace,
-        call=None if kind == "refusal" else entry_id,
+        call=entry_id,
         approval=UUID(int=draw.getrandbits(128)) if kind == "intent" and draw.random() < 0.05 else None,
         is_of_other_grant=kind == "intent" and draw.random() < 0.5,
     )  # fmt: skip
