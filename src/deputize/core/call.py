@@ -73,6 +73,8 @@ class CallRequest:
     flow_depth: int = 0
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
+    # The agents who have the key of this call, if not those of its caller; set by operations, never by an interface.
+    key_agent_chain: str | None = None
     # The journal entry that this call takes back; set by operations, never by an interface.
     undoes: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.

@@ -122,6 +122,20 @@ async def test_a_canceled_call_is_made_again_over_http(gateway: HttpGateway) -> 
     assert (await _wait_for_end(gateway, made.json()["call_id"]))["result"] == "again"
 
 
+async def test_a_call_of_an_agent_is_made_again_once_whoever_asks(gateway: HttpGateway) -> None:
+    agent = await gateway.exchange_token(agent="retrier")
+    asked = await gateway.call("shop.slow_read", {"name": "whoever"}, mode="async", token=agent)
+    path = f"/v1/calls/{asked.json()['call_id']}"
+    await shop_tools.start_events.setdefault("whoever", asyncio.Event()).wait()
+    assert (await gateway.post(f"{path}/cancel", token=agent)).status_code == 202
+    assert (await _wait_for_end(gateway, asked.json()["call_id"]))["state"] == "canceled"
+    _release_tool("whoever")
+    # The person whose agent it is sees that it failed, and so does the agent.
+    by_agent, by_person = [await gateway.post(f"{path}/retry", token=each) for each in (agent, gateway.token())]
+    assert by_agent.status_code == by_person.status_code == 202, by_person.text
+    assert by_agent.json()["call_id"] == by_person.json()["call_id"]
+
+
 @pytest.mark.requirement("RES-7")
 async def test_a_run_is_sent_back_to_a_named_checkpoint_over_http(gateway: HttpGateway) -> None:
     call_id = await _start_run(gateway, "back", "shop.count_stock")

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from deputize.core.call import CallRequest
-from deputize.core.caller import Caller
+from deputize.core.caller import Caller, parse_agent_chain
 from deputize.core.contract.contract import MutationClass, is_safe_to_repeat
 from deputize.core.errors import CallNotFound, NotRetryable
 from deputize.core.states import TERMINAL_STATES, State
@@ -55,10 +55,11 @@ async def build_retry_request(runtime: Runtime, caller: Caller, call_id: str) ->
         _refuse_retry(call_id, state, "it failed after it started, and may have acted")
     if state is State.CANCELED and (await load_flow_steps(runtime, caller.tenant, call_id)).may_have_acted:
         _refuse_retry(call_id, state, "some of its steps were done before it was canceled, and would be done again")
-    # Retrying several times makes only one more call. It is nobody's step: the flow of a step went on without it.
-    key = f"retry:{call_id}"
-    request = stored_input.build_request(row["tool"], row["version"], row["session"], mode="async", idempotency_key=key)
-    return replace(request, flow_depth=0, max_seconds=None)
+    # Retrying several times makes only one more call, also if an agent and its user do. It is nobody's step: the flow
+    # of a step went on without it.
+    chain = parse_agent_chain(row["caller_agent"])
+    request = stored_input.build_request(row["tool"], row["version"], row["session"], mode="async")
+    return replace(request, idempotency_key=f"retry:{call_id}", key_agent_chain=chain, flow_depth=0, max_seconds=None)
 
 
 async def _load_call(runtime: Runtime, caller: Caller, call_id: str) -> asyncpg.Record:

@@ -267,10 +267,14 @@ def name_approval(runtime: Runtime, authorized: Authorized, row: OpenCallRow, ap
 
 
 def derive_call_scope(call: CallContext, tool: str) -> bytes:
-    """Derive whose key a call has. That of an undo is everybody's: two people must not take back the same thing."""
-    if call.request.undoes is not None:
+    """Derive whose key a call has. That of an undo is everybody's: two people must not take back the same thing. That
+    of a retry belongs to who made the call: an agent and its user must not both make it again.
+    """
+    request = call.request
+    if request.undoes is not None:
         return derive_undo_scope(tool)
-    return derive_claim_scope(call.caller.user, call.caller.agent_chain, tool)
+    chain = call.caller.agent_chain if request.key_agent_chain is None else request.key_agent_chain
+    return derive_claim_scope(call.caller.user, chain, tool)
 
 
 def derive_undo_scope(tool: str) -> bytes:
