@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from deputize.core.caller import UNDO_SCOPE, Caller
+from deputize.core.clock import make_first_id
 from deputize.core.contract.contract import MutationClass
 from deputize.core.errors import CallNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AUDIT_PAGE_PATH, CALLS_PAGE_PATH
@@ -67,6 +68,7 @@ class CallPages(ConsolePages):
         """List newest first, with the filters of the address. A filter that cannot be is shown with what is wrong."""
         caller, filters = session.caller, read_filters(request.query_params)
         page, problem = _NO_PAGE, None
+        first_live_id = make_first_id(self._get_gateway().clock.epoch_ms())
         try:
             query, before = build_query(filters, of_calls=self.of_calls), parse_before(request.query_params)
             search = self._get_gateway().audit_search
@@ -89,7 +91,7 @@ class CallPages(ConsolePages):
             list_path=self.section_path,
             older_path=None if older is None else format_address(self.section_path, filters, before=older),
             newest_path=None if before is None else format_address(self.section_path, filters),
-            live_path=format_address(LIVE_PATH, filters) if is_live else None,
+            live_path=format_address(LIVE_PATH, filters, after=first_live_id) if is_live else None,
             exports=[
                 (name, format_address(f"{AUDIT_PAGE_PATH}/export", filters, format=name))
                 for name in _EXPORT_FORMATS
@@ -109,11 +111,12 @@ class CallPages(ConsolePages):
         return [each for each in entries if each["entry"].get("call") not in shown]
 
     async def stream_rows(self, request: Request, session: ConsoleSession) -> Response:
-        """Stream rows as calls are recorded, for as long as the session lasts."""
+        """Stream rows as calls are recorded, for as long as the session lasts: those after the last that the browser
+        got, or after the time of its page.
+        """
         query = build_query(read_filters(request.query_params), of_calls=True)
-        events = self._get_gateway().audit_tail.follow(
-            session.caller, query, after=_parse_id(request.headers.get("last-event-id")), most=_MAX_LIVE_ROWS
-        )
+        after = _parse_id(request.headers.get("last-event-id") or request.query_params.get("after"))
+        events = self._get_gateway().audit_tail.follow(session.caller, query, after=after, most=_MAX_LIVE_ROWS)
         await anext(events)
 
         def format_row(entry: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deputize.core.caller import Caller
+from deputize.core.clock import make_first_id
 from deputize.core.settings.urls import (
     ACCOUNTS_PAGE_PATH,
     APPROVALS_PAGE_PATH,
@@ -21,6 +22,7 @@ from deputize.core.settings.urls import (
 )
 from deputize.interfaces.console.call_view import build_rows
 from deputize.interfaces.console.charts import draw_bars, format_milliseconds
+from deputize.interfaces.console.entry_query import format_address
 from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.view import build_time_view, format_line
 from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
@@ -51,6 +53,7 @@ class HomePages(ConsolePages):
 
     async def show_home(self, request: Request, session: ConsoleSession) -> Response:
         gateway, caller = self._get_gateway(), session.caller
+        first_live_id = make_first_id(gateway.clock.epoch_ms())
         page = await gateway.audit_search.search(
             caller, AuditQuery(filter=EntryFilter(of_calls=True)), before=None, limit=_NEWEST
         )
@@ -61,7 +64,7 @@ class HomePages(ConsolePages):
             tasks=await self._list_tasks(caller),
             charts=await self._build_charts(caller) if caller.is_auditor else [],
             rows=build_rows(page["entries"]),
-            live_path=LIVE_PATH,
+            live_path=format_address(LIVE_PATH, {}, after=first_live_id),
         )
 
     async def search(self, request: Request, session: ConsoleSession) -> Response:

@@ -477,6 +477,21 @@ async def test_rows_come_live(console: ConsoleGateway, world: World) -> None:
                 break
 
 
+async def test_calls_made_before_a_feed_is_open_come_in_it_too(console: ConsoleGateway, world: World) -> None:
+    """Between a page and its feed, and while a feed without any row yet connects again."""
+    async with open_as(console, "maker") as browser, asyncio.timeout(60):
+        pages = [await browser.get(path) for path in ("/console/calls?session=between", "/console")]
+        token = console.gateway.token("ana")
+        made = (await console.gateway.call("shop.get_user", {"id": 6}, token=token, session="between")).json()
+        for page in pages:
+            path = re.search(r'data-live="([^"]+)"', page.text)
+            assert path is not None
+            async with browser.http.stream("GET", unescape(path[1])) as feed:
+                async for line in feed.aiter_lines():
+                    if f'<tr data-key="{made["call_id"]}">' in line:
+                        break
+
+
 async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
     console: ConsoleGateway, world: World
 ) -> None:
