@@ -2,12 +2,14 @@
 
 import contextlib
 import hashlib
+from pathlib import Path
 
 from deputize.catalog.importers.openapi.document import InvalidDocument
 from deputize.catalog.importers.openapi.service_job import build_contracts
 from deputize.core.contract.contract import Contract
 from deputize.core.settings import ServiceSettings, Settings
 from deputize.execute.drivers.command import CommandDriver
+from deputize.execute.upstreams.program_files import resolve_path
 from deputize.sandboxes.client import SandboxClient
 
 
@@ -19,8 +21,17 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
     }
     accepts_weak_limits = settings.environment != "production" or "weak_limits" in settings.sandboxes.accept
     sandboxes = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits)
-    own_paths = (settings.folder, settings.keys.master_file, settings.database.lineage_folder)
-    driver = CommandDriver(declared, sandboxes, [each for each in own_paths if each is not None])
+    own_paths = (
+        settings.folder, settings.database.lineage_folder, settings.keys.master_file,
+        *settings.keys.accepted_master_files, settings.vault.token_file, settings.console.client_secret_file,
+    )  # fmt: skip
+    written_paths = [
+        Path(resolve_path(each, str(folder.path.expanduser())))
+        for each in settings.servers
+        for folder in each.folders
+        if folder.write
+    ]
+    driver = CommandDriver(declared, sandboxes, [each for each in own_paths if each is not None], written_paths)
     stack.push_async_callback(driver.aclose)
     return driver
 

@@ -28,7 +28,7 @@ from deputize.core.errors import (
     ToolRequiresSetup,
     ToolTimeout,
 )
-from deputize.core.settings import KeySettings, SandboxSettings, Settings
+from deputize.core.settings import KeySettings, SandboxSettings, Settings, VaultSettings
 from deputize.execute.drivers.command import CommandDriver
 from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
 from tests.support.command_manifest import make_command, write_commands
@@ -207,13 +207,41 @@ async def test_folders_are_read_and_only_written_if_the_manifest_says_so(lab: La
                 await commands.run(file=file, mode=mode)
 
 
-@pytest.mark.parametrize("place", [".", "keys", "keys/master"])
+@pytest.mark.parametrize("place", [".", "keys", "keys/master", "vault"])
 async def test_the_keys_of_the_gateway_are_never_shown(lab: Lab, place: str) -> None:
     (lab.folder / "keys" / "master").write_text("key")
-    async with lab.open(python("pass", folders=[{"path": str((lab.folder / place).resolve())}])) as commands:
+    tool = python("pass", folders=[{"path": str((lab.folder / place).resolve())}])
+    async with lab.open(tool, vault=VaultSettings(token_file=lab.folder / "vault" / "token")) as commands:
         with pytest.raises(ToolRequiresSetup, match="keys of the gateway") as raised:
             await commands.run()
         assert raised.value.nothing_happened
+
+
+async def test_no_program_leads_another_to_a_folder_that_is_not_declared(lab: Lab) -> None:
+    shared, other = lab.folder / "shared", lab.folder / "other"
+    maps, way = shared / "maps", lab.folder / "way"
+    for each in (shared, maps, other):
+        each.mkdir()
+        each.chmod(0o777)
+    (other / "secret").write_text("not declared")
+    # A link of the operator, to where a program may put others.
+    way.symlink_to(maps)
+    swap = make_command(
+        "swap", "-S", "-c", f"import os; os.rmdir({str(maps)!r}); os.symlink({str(other)!r}, {str(maps)!r})",
+        folders=[{"path": str(shared), "write": True}], effects="write",
+    )  # fmt: skip
+    looks = [
+        make_command(name, "-S", "-c", f"import os; print(os.listdir({str(path)!r}))", folders=[{"path": str(path)}])
+        for name, path in (("direct", maps), ("indirect", way))
+    ]
+    async with lab.open(swap, *looks) as commands:
+        for name in ("direct", "indirect"):
+            assert (await commands.run(commands.find(name)))["stdout"] == "[]\n"
+        await commands.run(commands.find("swap"))
+        for name in ("direct", "indirect"):
+            with pytest.raises(ToolRequiresSetup, match="shared/maps leads to another folder") as raised:
+                await commands.run(commands.find(name))
+            assert raised.value.nothing_happened
 
 
 LEAVE = """

@@ -49,6 +49,8 @@ _MAX_ERROR_LENGTH: Final = 2_000
 _MAX_WORDS_LENGTH: Final = 300
 _MOST_CONNECTIONS: Final = 50
 _MOST_COMPARISONS: Final = 1_000
+# Of links that lead to each other, too.
+_MOST_PATH_PARTS: Final = 1_000
 # What a contract must have as the settings do.
 _ISOLATION_FIELDS: Final = ("handler", "network", "limits", "sandbox")
 # How often the folder of files is measured while the program runs.
@@ -63,7 +65,8 @@ _ADVICE_SANDBOX: Final = (
 class CommandDriver:
     """The driver for commands. `declared` are the contracts of pinned manifests by tenant and service, and by target.
 
-    `own_paths` are the gateway's own: no program is shown a folder that they are in.
+    `own_paths` are the gateway's own: no program is shown a folder that they are in. `written_paths` are folders that
+    programs of servers change: what they put there leads no command to another folder.
     """
 
     def __init__(
@@ -71,11 +74,15 @@ class CommandDriver:
         declared: Mapping[tuple[str, str], Mapping[str, Contract]],
         sandboxes: SandboxClient,
         own_paths: Sequence[Path] = (),
+        written_paths: Sequence[Path] = (),
     ) -> None:
         self._declared = declared
         self._sandboxes = sandboxes
         self._comparisons: BoundedDict[tuple[str, str], bool] = BoundedDict(_MOST_COMPARISONS)
         self._own_paths = [os.path.realpath(each) for each in own_paths]
+        commands = [each.handler.command for contracts in declared.values() for each in contracts.values()]
+        folders = [folder for each in commands if each is not None for folder in each.folders or ()]
+        self._written_paths = [*map(str, written_paths), *(each.path for each in folders if each.write)]
 
     async def aclose(self) -> None:
         """Let the supervisor of sandboxes end, if no other gateway uses it."""
@@ -154,8 +161,17 @@ class CommandDriver:
         return result
 
     def _require_folders(self, tool: CommandTool) -> None:
-        """Refuse folders with the gateway's own files: its keys are in them."""
+        """Refuse folders with the gateway's own files, which has its keys there, and those to which a program leads."""
+        written_paths = [os.path.realpath(each) for each in self._written_paths]
         for each in tool.command.folders or ():
+            if (link := _find_link(each.path, written_paths)) is not None:
+                raise ToolRequiresSetup(
+                    f"{tool.contract.full_name} was not run: {link} leads to another folder, and a program may have "
+                    "put it there",
+                    advice=f"The operator must look at {link}, and name folders in the manifest of {tool.service} that "
+                    "are in none that programs change.",
+                    nothing_happened=True,
+                )
             real = os.path.realpath(each.path)
             if any(os.path.commonpath((real, own)) in (real, own) for own in self._own_paths):
                 raise ToolRequiresSetup(
@@ -259,6 +275,25 @@ class _Call:
             return {}
         rows = [{"target": target, **({"refused": reason} if reason else {})} for target, reason in self.connections]
         return {"connections": rows}
+
+
+def _find_link(path: str, folders: Sequence[str]) -> str | None:
+    """Find a link on the way to a path that is in one of these folders."""
+    names, real = path.split("/")[::-1], ""
+    for _ in range(_MOST_PATH_PARTS):
+        if not names:
+            return None
+        name = names.pop()
+        place = os.path.dirname(real) if name == ".." else f"{real}/{name}" if name not in ("", ".") else real
+        if not os.path.islink(place):
+            real = place
+            continue
+        if any(real == each or real.startswith(f"{each}/") for each in folders):
+            return place
+        target = os.readlink(place)
+        names += target.split("/")[::-1]
+        real = "" if target.startswith("/") else real
+    return path
 
 
 def build_arguments(command: Command, arguments: Mapping[str, Any]) -> tuple[str, ...]:
