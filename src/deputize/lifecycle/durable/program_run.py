@@ -129,13 +129,19 @@ def find_functions(code: str, settings: CodeSettings, tools: TenantTools) -> dic
         name: full_name
         for name, full_name in names.items()
         if not {full_name, f"{full_name.partition('.')[0]}.*"}.isdisjoint(settings.tools)
-        and _is_callable(tools.find_contract(full_name))
+        and (contract := tools.find_contract(full_name)) is not None
+        and not _runs_programs(contract, tools, set())
     }
 
 
-def _is_callable(contract: Contract | None) -> bool:
-    """Tell whether it is a tool and runs no programs: programs in programs would multiply what one may take."""
-    return contract is not None and (contract.flow is None or contract.flow.program is None)
+def _runs_programs(contract: Contract, tools: TenantTools, seen_names: set[str]) -> bool:
+    """Tell whether a tool runs programs, or a flow in it does: programs in programs multiply what one may take."""
+    if contract.flow is None:
+        return False
+    names = {call.tool for step in contract.flow.walk() for call in step.calls} - seen_names
+    seen_names |= names
+    inner_contracts = [each for each in map(tools.find_contract, names) if each is not None]
+    return contract.flow.program is not None or any(_runs_programs(each, tools, seen_names) for each in inner_contracts)
 
 
 def _find_end(steps: FlowSteps, settings: CodeSettings) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from deputize.tools.code import declare_tool
 from tests.integration.lifecycle.durable.test_flow_compensation import Killed, drive, resume
 from tests.integration.operations.background.test_worker import open_worker_lab
 from tests.support.approval_lab import open_approval_lab
+from tests.support.flows import call_step, make_flow_tool
 from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
 from tests.support.scripted_tools import TOOLS, list_effects, raise_error, set_behaviour
 
@@ -243,6 +244,17 @@ print(attempt(count="many"))
         assert "line 3: lab__crawl is no tool that programs may call here" in unlisted["detail"]
         itself = await fail(lab, "code__run(code='1')")
         assert "code__run is no tool that programs may call here" in itself["detail"]
+
+
+async def test_a_program_runs_no_programs_inside_of_flows_either(fresh_database: str, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"auth": {"scopes": list(SCOPES)}, "timeout": 86_400}
+    inner = make_flow_tool("inner", {"name": "run", "tool": "code.run", "constants": {"code": "1"}}, **more)
+    outer = make_flow_tool("outer", call_step("call", "inner", "/input/tag"), **more)
+    tools, settings = (*TOOLS, declare_tool(), inner, outer), CodeSettings(tools=("lab.*",))
+    async with open_worker_lab(fresh_database, tmp_path, tools=tools, code=settings) as (lab, _):
+        for name in ("inner", "outer"):
+            refused = await fail(lab, f"lab__{name}(tag='1')")
+            assert f"lab__{name} is no tool that programs may call here" in refused["detail"]
 
 
 async def test_a_program_has_no_more_authority_than_its_caller(fresh_database: str, tmp_path: Path) -> None:
