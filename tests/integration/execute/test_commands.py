@@ -244,6 +244,23 @@ async def test_no_program_leads_another_to_a_folder_that_is_not_declared(lab: La
             assert raised.value.nothing_happened
 
 
+@pytest.mark.parametrize(("depth", "name"), [(1_500, "d"), (17, "d" * 250)])
+async def test_no_depth_hides_what_a_program_leaves(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, depth: int, name: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(lab.folder / "temporary"))
+    (lab.folder / "temporary").mkdir(mode=0o755)
+    code = (
+        f"import os, time\nfor _ in range({depth}): os.mkdir({name!r}); os.chdir({name!r})\n"
+        "open('x', 'wb').write(b'x' * 2_000_000); time.sleep(60)"
+    )
+    tool = python(code, files={"count": 20, "bytes": 1_000_000}, working_folder="/out")
+    async with lab.open(tool) as commands, asyncio.timeout(30):
+        with pytest.raises(ResourceLimitExceeded):
+            await commands.run()
+    assert list((lab.folder / "temporary").iterdir()) == []
+
+
 LEAVE = """
 import os
 os.makedirs("/out/sub")

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -391,7 +390,26 @@ async def _open_files_folder(files: CommandFiles | None, uid: int | None) -> Asy
             os.chown(folder, uid, uid)
         yield Path(folder)
     finally:
-        await asyncio.to_thread(shutil.rmtree, outer, ignore_errors=True)
+        await asyncio.to_thread(_remove_folder, outer)
+
+
+def _remove_folder(outer: str) -> None:
+    """Remove a folder with all that a program left in it. However deep that is, its folders are moved up first."""
+    pending, count = [outer], 0
+    with contextlib.suppress(OSError):
+        while pending:
+            folder = pending.pop()
+            for entry in list(os.scandir(folder)):
+                if entry.is_dir(follow_symlinks=False):
+                    count += 1
+                    os.chmod(entry.path, 0o700)
+                    os.rename(entry.path, f"{outer}/{count}")
+                    pending.append(f"{outer}/{count}")
+                else:
+                    os.unlink(entry.path)
+            if folder != outer:
+                os.rmdir(folder)
+        os.rmdir(outer)
 
 
 async def _watch_files(sandbox: RunningSandbox, folder: Path, bounds: CommandFiles) -> None:
@@ -403,21 +421,31 @@ async def _watch_files(sandbox: RunningSandbox, folder: Path, bounds: CommandFil
 
 
 def _exceeds(folder: Path, bounds: CommandFiles) -> bool:
+    """Tell whether there is more than may be. What cannot be looked at may be anything."""
     count = total = 0
-    for _, facts in _walk(folder):
-        count, total = count + 1, total + max(facts.st_size, facts.st_blocks * 512)
-        if count > bounds.count or facts.st_size > bounds.bytes or total > bounds.bytes + 4_096 * bounds.count:
-            return True
+    try:
+        for _, facts in _walk(folder):
+            count, total = count + 1, total + max(facts.st_size, facts.st_blocks * 512)
+            if count > bounds.count or facts.st_size > bounds.bytes or total > bounds.bytes + 4_096 * bounds.count:
+                return True
+    except OSError:
+        return True
     return False
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Walk over what is in a folder and below it, except folders that could not be read."""
-    for parent, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            path = os.path.join(parent, name)
-            with contextlib.suppress(OSError):
-                yield path, os.lstat(path)
+    """Walk over what is in a folder and below it, at any depth; what is removed meanwhile is left out."""
+    pending = [str(folder)]
+    while pending:
+        with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                yield entry.path, facts
+                if stat.S_ISDIR(facts.st_mode):
+                    pending.append(entry.path)
 
 
 async def _build_result(call: _Call, result: SandboxResult, folder: Path | None) -> dict[str, Any]:
