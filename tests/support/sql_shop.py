@@ -1,4 +1,4 @@
-"""A shop's database with a login that reads and one that writes, for the tools `sql.*`."""
+"""A shop's database with logins that own, read and change rows, for the tools `sql.*`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ set scram_iterations = 1;
 do $$ begin
   create role shop_owner login password 'owner';
   create role shop_reader login password 'reader';
+  create role shop_writer login password 'writer';
 exception when duplicate_object then null; end $$
 """
 _TABLES = """
@@ -61,10 +62,11 @@ analyze;
 """
 _GRANTS = """
 revoke all on database {name} from public;
-grant connect on database {name} to shop_owner, shop_reader;
+grant connect on database {name} to shop_owner, shop_reader, shop_writer;
 revoke create on schema public from public;
-grant usage on schema public to shop_reader;
+grant usage on schema public to shop_reader, shop_writer;
 grant select on all tables in schema public to shop_reader;
+grant select, insert, update, delete on customers, products, orders, order_lines, employees to shop_writer;
 """
 
 
@@ -76,6 +78,7 @@ class SqlShop:
     administrator: str
     owner: str
     reader: str
+    writer: str
 
 
 @contextmanager
@@ -92,5 +95,6 @@ def make_sql_shop(postgres: LocalPostgres) -> Iterator[SqlShop]:
         administrator=postgres.dsn_for(name),
         owner=f"postgresql://shop_owner:owner@{address}",
         reader=f"postgresql://shop_reader:reader@{address}",
+        writer=f"postgresql://shop_writer:writer@{address}",
     )
     postgres.run_sql(f"drop database {name} with (force)", database="postgres")

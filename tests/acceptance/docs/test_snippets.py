@@ -44,11 +44,12 @@ def database(postgres: LocalPostgres) -> Iterator[DatabaseLogins]:
 
 @pytest.fixture
 def shop(postgres: LocalPostgres) -> Iterator[dict[str, str]]:
-    """The addresses of the database of a shop: of its owner, and of the login that the page makes."""
+    """The addresses of the database of a shop: of its owner, and of the logins that the pages make."""
     with make_sql_shop(postgres) as shop:
         reader = shop.reader.replace("shop_reader:reader", "agent_reader:R")
-        yield {"SHOP": shop.administrator, "SHOP_READER": reader}
-    postgres.run_sql("drop role if exists agent_reader", database="postgres")
+        writer = shop.writer.replace("shop_writer:writer", "agent_writer:W")
+        yield {"SHOP": shop.administrator, "SHOP_READER": reader, "SHOP_WRITER": writer}
+    postgres.run_sql("drop role if exists agent_reader, agent_writer", database="postgres")
 
 
 @pytest_asyncio.fixture

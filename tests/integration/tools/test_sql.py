@@ -16,7 +16,6 @@ from deputize.core.settings import Settings
 from deputize.core.settings.builtin import BuiltinSettings, SqlSettings
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.store.local_postgres import LocalPostgres
-from deputize.tools.sql import database as sql_database
 from deputize.tools.sql import reading
 from deputize.tools.sql.database import Database, Limits
 from deputize.tools.sql.statements import Access, Statement
@@ -324,10 +323,10 @@ def take_away_transaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_away_role(patch: pytest.MonkeyPatch) -> None:
-    async def accept(_: asyncpg.Connection) -> None:
+    async def accept(*_: object) -> None:
         pass
 
-    patch.setattr(sql_database, "_require_reader", accept)
+    patch.setattr(Database, "_require_rights", accept)
 
 
 async def run_hostile(

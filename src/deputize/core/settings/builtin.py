@@ -1,9 +1,9 @@
 """Define what the tools that come with the gateway may reach: `[builtin]`. A group without its table is off."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from deputize.core.settings.base import SettingsSection
 
@@ -46,6 +46,21 @@ class SqlSettings(SettingsSection):
         gt=0,
         description="Highest cost that PostgreSQL's planner may estimate; a statement above is not run.",
     )
+    change_url: SecretStr | None = Field(
+        None,
+        description="URL of the same database with another login, for `sql.change`: one that may change rows of "
+        "`change_tables` and nothing else. Set it in the environment, as `DEPUTIZE_BUILTIN__SQL__CHANGE_URL`. Default: "
+        "none, so that nothing can be changed.",
+    )
+    change_tables: tuple[Annotated[str, StringConstraints(pattern=r"^[^.\s*]{1,63}\.[^.*]{1,63}$")], ...] = Field(
+        (), max_length=100, description="Tables whose rows `sql.change` may change, as `schema.table`."
+    )
+
+    @model_validator(mode="after")
+    def _check_changes(self) -> Self:
+        if (self.change_url is None) != (not self.change_tables):
+            raise ValueError("change_url and change_tables need each other: set both, or none")
+        return self
 
 
 class GitSettings(SettingsSection):

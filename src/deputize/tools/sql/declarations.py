@@ -1,16 +1,17 @@
 """Declare the tools `sql.*` of one database. No tool takes a connection or a login: that is the operator's choice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
-from deputize import Fact, ToolContext, tool
+from deputize import Fact, Preview, ToolConflict, ToolContext, tool
 from deputize.catalog.importers.python import ToolOptions
 from deputize.tools.sql import reading
+from deputize.tools.sql.changing import Change, ChangedRow, Operation, Row, change_row
 from deputize.tools.sql.database import Database
 from deputize.tools.sql.statements import MAX_SQL
-from deputize.tools.sql.validation import TABLE_PATTERN, Check, Validation, validate_table
+from deputize.tools.sql.validation import TABLE_PATTERN, Check, ColumnName, Validation, validate_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,6 +35,28 @@ TableName = Annotated[
     str, Field(description="A table, as in public.orders.", pattern=TABLE_PATTERN, max_length=127), Fact("table")
 ]
 Checks = Annotated[list[Check], Field(description="What should hold of its rows.", min_length=1, max_length=20)]
+ChangedOperation = Annotated[Operation, Field(description="What to do with the row."), Fact("op")]
+Key = Annotated[
+    str | int,
+    Field(
+        description="The primary key of the row; several columns separated by commas, as in 7,2. For insert, leave it "
+        "out where the database numbers rows.",
+        max_length=1_000,
+    ),
+]
+Values = Annotated[
+    dict[ColumnName, reading.Parameter] | None,
+    Field(description="New values by the names of columns, without those of the key.", max_length=100),
+]
+ExpectedValues = Annotated[
+    dict[ColumnName, reading.Parameter] | None,
+    Field(
+        description="Values as you read them: for update at least of the columns in values, for delete of all columns.",
+        max_length=100,
+    ),
+]
+_PREVIEW_OPS: Final = {"insert": "create", "update": "update", "delete": "delete"}
+_MAX_SHOWN_ROW: Final = 20_000
 
 _READS: Final[ToolOptions] = {
     "namespace": "sql", "version": "1.0.0", "kind": "retrieval", "provider": "deputize", "open_world": False,
@@ -84,3 +107,89 @@ def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[
         return await validate_table(database, table, checks, context.seconds_left)
 
     return schema, query, validate
+
+
+def declare_changing_tools(database: Database) -> tuple[Callable[..., Any], ...]:
+    """Declare the tool that changes rows, with the login that may."""
+    options: ToolOptions = {
+        **_READS,
+        "scopes": ["sql:write"],
+        "resources": ["update sql.rows/{table}/{key}"],
+        # A repeat is refused, because the row is no longer as expected: that it happened is not known from it.
+        "idempotency": "cannot",
+        "undo": "sql.change",
+        "compensation": {
+            # Triggers may leave traces. What each call sets off is in its preview and its result.
+            "compensation_class": "partial",
+            "tool": "sql.change",
+            "bind": {
+                "table": "/arguments/table", "op": "/result/inverse_op", "key": "/result/key",
+                "values": "/result/inverse_values", "expected": "/result/after",
+            },
+        },
+        # A new time or number at each try.
+        "preview_volatile": ["/impact/set_by_database"],
+    }  # fmt: skip
+
+    async def preview(
+        table: str, op: Operation, context: ToolContext, key: str | int = "",
+        values: Mapping[str, reading.Parameter] | None = None,
+        expected: Mapping[str, reading.Parameter] | None = None,
+    ) -> Preview:  # fmt: skip
+        change = Change(table=table, op=op, key=str(key), values=values or {}, expected=expected or {})
+        try:
+            return _build_preview(change, await change_row(database, change, context.seconds_left, keeps=False))
+        except ToolConflict as conflict:
+            precondition = {"name": "the row is as expected", "holds": False, "detail": conflict.message[:500]}
+            return Preview(changes=[_describe_change(change)], preconditions=[precondition])
+
+    @tool(
+        effects="write",
+        preview=preview,
+        examples=[
+            {
+                "table": "public.orders", "op": "update", "key": "7", "values": {"state": "paid"},
+                "expected": {"state": "open"},
+            }
+        ],
+        **options,
+    )  # fmt: skip
+    @_name_plainly
+    async def change(
+        table: TableName, op: ChangedOperation, context: ToolContext, key: Key = "", values: Values = None,
+        expected: ExpectedValues = None,
+    ) -> ChangedRow:  # fmt: skip
+        """Insert, update or delete one row by its key, if it still is as you read it."""
+        asked = Change(table=table, op=op, key=str(key), values=values or {}, expected=expected or {})
+        return await change_row(database, asked, context.seconds_left, keeps=True)
+
+    return (change,)
+
+
+def _build_preview(change: Change, row: ChangedRow) -> Preview:
+    """Show a change that was made and taken back, without what is another at each try."""
+    made = {
+        name: value
+        for name, value in row.after.items()
+        if name not in change.values and value != row.before.get(name) and not (change.key and name in row.key_columns)
+    }
+    after = {name: value for name, value in row.after.items() if name not in made}
+    return Preview(
+        changes=[
+            {**_describe_change(change), "before": _shorten(row.before) or None, "after": _shorten(after) or None}
+        ],
+        resources=[f"sql.rows/{name}"[:400] for name in (row.table, *row.other_rows)],
+        impact={
+            "undo": row.undo, "triggers": row.triggers, "other_rows": row.other_rows, "set_by_database": _shorten(made),
+        },
+    )  # fmt: skip
+
+
+def _describe_change(change: Change) -> dict[str, Any]:
+    scope = f"{change.table}/{change.key or '*'}"[:240]
+    return {"resource": "sql.rows", "op": _PREVIEW_OPS[change.op], "scope": scope}
+
+
+def _shorten(row: Row) -> Row:
+    most = max(40, _MAX_SHOWN_ROW // max(len(row), 1))
+    return {name: value if value is None or len(value) <= most else value[:most] + "…" for name, value in row.items()}

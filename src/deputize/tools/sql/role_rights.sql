@@ -1,5 +1,18 @@
--- Lists what the login could change, through any role that it is a member of. Empty for a role that only reads.
-with roles as (
+-- Lists what the login could change, through any role that it is a member of, but for the rows of the tables in $1.
+-- Empty for a role that only reads, or only changes those.
+with changeable as (
+  select c.oid
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace
+  where relkind in ('r', 'p') and nspname || '.' || relname = any ($1::text[])
+), numbering as (
+  -- Sequences that number rows of these tables.
+  select objid as oid from pg_catalog.pg_depend
+  where classid = 'pg_class'::regclass and refobjid in (select oid from changeable) and deptype in ('a', 'i')
+  union
+  select d.refobjid
+  from pg_catalog.pg_depend d join pg_catalog.pg_attrdef a on d.classid = 'pg_attrdef'::regclass and d.objid = a.oid
+  where adrelid in (select oid from changeable) and d.refclassid = 'pg_class'::regclass
+), roles as (
   select oid, rolname, rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, rolreplication
   from pg_catalog.pg_roles
   where pg_has_role(session_user, oid, 'MEMBER')
@@ -20,14 +33,21 @@ with roles as (
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace, roles
   where relkind in ('r', 'p', 'v', 'm', 'f') and c.oid <> 'pg_catalog.pg_settings'::regclass
     and (
-      has_table_privilege(roles.oid, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
-      or has_any_column_privilege(roles.oid, c.oid, 'INSERT, UPDATE, REFERENCES')
+      has_table_privilege(roles.oid, c.oid, 'TRUNCATE, REFERENCES, TRIGGER')
+      or has_any_column_privilege(roles.oid, c.oid, 'REFERENCES')
       or relowner = roles.oid
+      or c.oid not in (select oid from changeable) and (
+        has_table_privilege(roles.oid, c.oid, 'INSERT, UPDATE, DELETE')
+        or has_any_column_privilege(roles.oid, c.oid, 'INSERT, UPDATE')
+      )
     )
   union all
   select 5, format('may advance sequence %I.%I', nspname, relname)
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace, roles
-  where relkind = 'S' and has_sequence_privilege(roles.oid, c.oid, 'USAGE, UPDATE')
+  where relkind = 'S' and (
+    has_sequence_privilege(roles.oid, c.oid, 'UPDATE')
+    or has_sequence_privilege(roles.oid, c.oid, 'USAGE') and c.oid not in (select oid from numbering)
+  )
   union all
   select 6, format('may create in schema %I', nspname)
   from pg_catalog.pg_namespace n, roles
@@ -38,11 +58,12 @@ with roles as (
   from (values ('schemas', 'CREATE'), ('temporary tables', 'TEMP')) as kinds (kind, privilege), roles
   where has_database_privilege(roles.oid, current_database(), privilege)
   union all
-  -- They run with the rights of their owner, or on another connection.
+  -- They run with the rights of their owner, or on another connection. Nobody can call those of triggers.
   select 8, format('may call %s, which can write: REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure,
     p.oid::regprocedure)
   from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = pronamespace, roles
   where nspname not in ('pg_catalog', 'information_schema') and provolatile = 'v'
-    and (prosecdef or proname ~ '^dblink') and has_function_privilege(roles.oid, p.oid, 'EXECUTE')
+    and (prosecdef or proname ~ '^dblink') and prorettype not in ('trigger'::regtype, 'event_trigger'::regtype)
+    and has_function_privilege(roles.oid, p.oid, 'EXECUTE')
 )
 select what from (select distinct place, what from rights) as found order by place, what limit 5
