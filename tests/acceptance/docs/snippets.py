@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from deputize.store.local_postgres_host import choose_account, find_installation
 from tests.acceptance.cli.cli_process import TIMEOUT_SECONDS, BackgroundCommand
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -111,7 +112,9 @@ class Reader:
     def __init__(self, folder: Path, env: dict[str, str], programs: Path | None = None) -> None:
         self.folder = folder
         self._cwd_file = folder.parent / "cwd"
-        places = [Path(sys.executable).parent, *([programs] if programs else []), "/usr/bin", "/bin"]
+        # `pg_dump` has to be as new as the server.
+        clients = find_installation(choose_account()).folder / "bin"
+        places = [Path(sys.executable).parent, *([programs] if programs else []), clients, "/usr/bin", "/bin"]
         self._env = {"PATH": ":".join(map(str, places)), **env}
         self._background: dict[str, tuple[BackgroundCommand, signal.Signals]] = {}
         self._codes: dict[str, str] = {}

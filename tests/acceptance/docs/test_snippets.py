@@ -48,8 +48,10 @@ def shop(postgres: LocalPostgres) -> Iterator[dict[str, str]]:
     with make_sql_shop(postgres) as shop:
         reader = shop.reader.replace("shop_reader:reader", "agent_reader:R")
         writer = shop.writer.replace("shop_writer:writer", "agent_writer:W")
-        yield {"SHOP": shop.administrator, "SHOP_READER": reader, "SHOP_WRITER": writer}
-    postgres.run_sql("drop role if exists agent_reader, agent_writer", database="postgres")
+        scratch = f"{writer.rpartition('/')[0]}/agent_scratch".replace("agent_writer:W", "agent_planner:P")
+        yield {"SHOP": shop.administrator, "SHOP_READER": reader, "SHOP_WRITER": writer, "SHOP_SCRATCH": scratch}
+    postgres.run_sql("drop database if exists agent_scratch with (force)", database="postgres")
+    postgres.run_sql("drop role if exists agent_reader, agent_writer, agent_planner", database="postgres")
 
 
 @pytest_asyncio.fixture

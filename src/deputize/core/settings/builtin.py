@@ -55,6 +55,12 @@ class SqlSettings(SettingsSection):
     change_tables: tuple[Annotated[str, StringConstraints(pattern=r"^[^.\s*]{1,63}\.[^.*]{1,63}$")], ...] = Field(
         (), max_length=100, description="Tables whose rows `sql.change` may change, as `schema.table`."
     )
+    scratch_url: SecretStr | None = Field(
+        None,
+        description="URL of another PostgreSQL database with the same schema and nothing of worth, with the login that "
+        "owns it: there `sql.migration` tries statements, and rolls them back. Set it in the environment, as "
+        "`DEPUTIZE_BUILTIN__SQL__SCRATCH_URL`. Default: none, so that nothing can be planned.",
+    )
 
     @model_validator(mode="after")
     def _check_changes(self) -> Self:

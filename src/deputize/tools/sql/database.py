@@ -31,6 +31,10 @@ _SETTINGS: Final = {
 }  # fmt: skip
 _READER_ADVICE: Final = "name one that has only USAGE on schemas and SELECT on tables"
 _WRITER_ADVICE: Final = "name one that has only SELECT, INSERT, UPDATE and DELETE on change_tables"
+_SCRATCH_ADVICE: Final = "name one that only owns its own database"
+# Places of role_rights.sql.
+_ALL_RIGHTS: Final = 8
+_RIGHTS_BEYOND: Final = 3
 _INVALID_CLASSES: Final = ("21", "22", "2B", "34", "3F", "42")
 # The connection ended, whatever became of what was sent.
 _LOST_CLASSES: Final = ("08", "57")
@@ -47,14 +51,24 @@ class Limits:
 
 
 class Database:
-    """One database by one login, and what statements may name in it. `changeable` are the tables it may change."""
+    """One database by one login, and what statements may name in it.
 
-    def __init__(self, url: str, access: Access, limits: Limits, changeable: tuple[str, ...] = ()) -> None:
+    `changeable` are the tables it may change. The login of a scratch database may do there what it likes.
+    """
+
+    def __init__(
+        self, url: str, access: Access, limits: Limits, changeable: tuple[str, ...] = (), *, is_scratch: bool = False
+    ) -> None:
         self._url = url
         self.access = access
         self.limits = limits
         self.changeable = changeable
-        self._setting = "[builtin.sql] change_url" if changeable else "[builtin.sql]"
+        self._setting, self._advice, self._rights_place = "[builtin.sql]", _READER_ADVICE, _ALL_RIGHTS
+        if is_scratch:
+            self._setting, self._advice = "[builtin.sql] scratch_url", _SCRATCH_ADVICE
+            self._rights_place = _RIGHTS_BEYOND
+        elif changeable:
+            self._setting, self._advice = "[builtin.sql] change_url", _WRITER_ADVICE
 
     async def require_login(self) -> None:
         """Raise `ToolPrecondition` if the login could change more than it should."""
@@ -131,11 +145,11 @@ class Database:
 
     async def _require_rights(self, connection: Connection) -> None:
         """Raise `ToolPrecondition` if the login of a connection could change anything but rows of these tables."""
-        rights = [row["what"] for row in await connection.fetch(_RIGHTS, list(self.changeable))]
+        rights = [row["what"] for row in await connection.fetch(_RIGHTS, list(self.changeable), self._rights_place)]
         if rights:
             raise ToolPrecondition(
                 f"the login of {self._setting} is not used, because it {'; it '.join(rights)} (rule role): "
-                + (_WRITER_ADVICE if self.changeable else _READER_ADVICE),
+                + self._advice,
                 details={"rule": "role", "rights": rights},
             )
 

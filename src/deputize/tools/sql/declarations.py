@@ -10,6 +10,7 @@ from deputize.catalog.importers.python import ToolOptions
 from deputize.tools.sql import reading
 from deputize.tools.sql.changing import Change, ChangedRow, Operation, Row, change_row
 from deputize.tools.sql.database import Database
+from deputize.tools.sql.migration import Plan, plan_migration
 from deputize.tools.sql.statements import MAX_SQL
 from deputize.tools.sql.validation import TABLE_PATTERN, Check, ColumnName, Validation, validate_table
 
@@ -54,6 +55,18 @@ ExpectedValues = Annotated[
         description="Values as you read them: for update at least of the columns in values, for delete of all columns.",
         max_length=100,
     ),
+]
+Definitions = Annotated[
+    str,
+    Field(
+        description="CREATE, ALTER, DROP and COMMENT statements of tables, columns, indexes, views, sequences and "
+        "enums, separated by semicolons.",
+        min_length=1,
+        max_length=MAX_SQL,
+    ),
+]
+WayBack = Annotated[
+    str, Field(description="Statements that lead back to the schema of before; empty for none.", max_length=MAX_SQL)
 ]
 _PREVIEW_OPS: Final = {"insert": "create", "update": "update", "delete": "delete"}
 _MAX_SHOWN_ROW: Final = 20_000
@@ -109,7 +122,7 @@ def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[
     return schema, query, validate
 
 
-def declare_changing_tools(database: Database) -> tuple[Callable[..., Any], ...]:
+def declare_changing_tool(database: Database) -> Callable[..., Any]:
     """Declare the tool that changes rows, with the login that may."""
     options: ToolOptions = {
         **_READS,
@@ -163,7 +176,32 @@ def declare_changing_tools(database: Database) -> tuple[Callable[..., Any], ...]
         asked = Change(table=table, op=op, key=str(key), values=values or {}, expected=expected or {})
         return await change_row(database, asked, context.seconds_left, keeps=True)
 
-    return (change,)
+    return change
+
+
+def declare_planning_tool(target: Database, scratch: Database) -> Callable[..., Any]:
+    """Declare the tool that plans changes of the schema, and tries them on a scratch database."""
+    options: ToolOptions = {**_READS, "scopes": ["sql:plan"]}
+
+    @tool(
+        effects="read",
+        examples=[
+            {
+                "up": "alter table orders add column weight integer not null default 0",
+                "down": "alter table orders drop column weight",
+            }
+        ],
+        **options,
+    )
+    @_name_plainly
+    async def migration(up: Definitions, context: ToolContext, down: WayBack = "") -> Plan:
+        """Plan a change of the schema: try it on a scratch database, and tell its locks, its cost and what it loses.
+
+        Nothing is executed on the database itself.
+        """
+        return await plan_migration(target, scratch, up, down, context.seconds_left)
+
+    return migration
 
 
 def _build_preview(change: Change, row: ChangedRow) -> Preview:

@@ -1,5 +1,6 @@
 -- Lists what the login could change, through any role that it is a member of, but for the rows of the tables in $1.
--- Empty for a role that only reads, or only changes those.
+-- Empty for a role that only reads, or only changes those. Of a login that may change its own database, only the
+-- places up to $2 count: what reaches beyond that.
 with changeable as (
   select c.oid
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace
@@ -27,7 +28,9 @@ with changeable as (
   where rolbypassrls or rolcreaterole or rolcreatedb or rolreplication or rolsuper
   union all
   -- What they grant is not seen in the privileges of tables, or reaches files, programs and other sessions.
-  select 3, format('is a member of %I', rolname) from roles where rolname ~ '^pg_' and rolname <> 'pg_read_all_data'
+  select 3, format('is a member of %I', rolname)
+  from roles
+  where rolname ~ '^pg_' and rolname <> 'pg_read_all_data' and ($2 > 3 or rolname <> 'pg_database_owner')
   union all
   select 4, format('may change %I.%I', nspname, relname)
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace, roles
@@ -66,4 +69,4 @@ with changeable as (
     and (prosecdef or proname ~ '^dblink') and prorettype not in ('trigger'::regtype, 'event_trigger'::regtype)
     and has_function_privilege(roles.oid, p.oid, 'EXECUTE')
 )
-select what from (select distinct place, what from rights) as found order by place, what limit 5
+select what from (select distinct place, what from rights where place <= $2) as found order by place, what limit 5

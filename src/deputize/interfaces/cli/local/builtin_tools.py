@@ -86,22 +86,23 @@ def _add_code(project_tools: ProjectTools) -> None:
 def _declare_sql_tools(sql: SqlSettings) -> tuple[Callable[..., Any], ...]:
     """Declare the tools of a database, once. Raise `ToolPrecondition` if a login could do more than it should."""
     from deputize.tools.sql.database import Database, Limits
-    from deputize.tools.sql.declarations import declare_changing_tools
+    from deputize.tools.sql.declarations import declare_changing_tool, declare_planning_tool
     from deputize.tools.sql.declarations import declare_tools as declare_sql_tools
     from deputize.tools.sql.statements import Access
 
     access = Access(tables=sql.tables, functions=frozenset(sql.functions))
     limits = Limits(seconds=sql.seconds, cost=sql.max_cost)
     database = Database(sql.url.get_secret_value(), access, limits)
-    databases = [database]
+    databases, tools = [database], [*declare_sql_tools(database, shows_samples=sql.samples)]
     if sql.change_url is not None:
         databases.append(Database(sql.change_url.get_secret_value(), access, limits, sql.change_tables))
+        tools.append(declare_changing_tool(databases[-1]))
+    if sql.scratch_url is not None:
+        databases.append(Database(sql.scratch_url.get_secret_value(), access, limits, is_scratch=True))
+        tools.append(declare_planning_tool(database, databases[-1]))
     # In a thread of its own: an event loop may run in this one.
     with ThreadPoolExecutor(max_workers=1) as threads, suppress(UpstreamUnavailable):
         # A database that does not answer now is tried again by each call, which also looks at the login.
         for each in databases:
             threads.submit(asyncio.run, each.require_login()).result()
-    return (
-        *declare_sql_tools(database, shows_samples=sql.samples),
-        *(tool for each in databases[1:] for tool in declare_changing_tools(each)),
-    )
+    return tuple(tools)
