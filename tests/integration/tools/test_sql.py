@@ -131,7 +131,15 @@ async def test_rows_are_checked_by_names_alone(gateway: HttpGateway, shop: SqlSh
         ("private.salaries", ["id"], {"kind": "unique"}, "tables"),
         ("pg_catalog.pg_authid", ["oid"], {"kind": "unique"}, "tables"),
         ("public.customers; drop table orders", ["id"], {"kind": "unique"}, "syntax"),
-        ("public.customers", ['id" is null) or pg_sleep(9) is null --'], {"kind": "complete"}, "syntax"),
+        ("public.customers", ['id" is null) or pg_sleep(9) is null --'], {"kind": "complete"}, "columns"),
+        # A function of the row, which a name after a dot would call.
+        ("public.customers", ["label"], {"kind": "complete"}, "columns"),
+        (
+            "public.orders",
+            ["customer"],
+            {"kind": "references", "to_table": "public.customers", "to_columns": ["label"]},
+            "columns",
+        ),
         (
             "public.customers",
             ["id"],

@@ -82,6 +82,7 @@ class _Column:
         if value is None:
             return None
         if isinstance(value, str):
+            _require_text(value)
             if self.base == "bytea" and not value.startswith("\\x"):
                 return "\\x" + _decode_base64(self.name, value).hex()
             return value
@@ -115,6 +116,7 @@ class _Table:
 
     def parse_key(self, text: str) -> list[str]:
         """Split the text of a key into the values of its columns, which a comma separates if there are several."""
+        _require_text(text)
         parts = [text] if len(self.key) == 1 else [unquote(each) for each in text.split(",")]
         if len(parts) != len(self.key):
             raise refuse("key", f"the key of {self.name} is ({', '.join(self.key)})", "send its values, as in 7,2")
@@ -343,6 +345,11 @@ def _describe(
         inverse_op=inverse[change.op],
         inverse_values=inverse_values,
     )
+
+
+def _require_text(value: str) -> None:
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise refuse("values", "a text has a zero byte, or half of a character", "leave it out")
 
 
 def _render_array(values: Sequence[Any]) -> str:

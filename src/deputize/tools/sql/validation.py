@@ -15,6 +15,11 @@ from deputize.tools.sql.statements import Access, refuse
 
 TABLE_PATTERN: Final = r"^[^.\x00-\x1f]{1,63}\.[^.\x00-\x1f]{1,63}$"
 
+_COLUMNS: Final = """
+    select attname from pg_catalog.pg_attribute
+    where attrelid = $1::text::regclass and attnum > 0 and not attisdropped
+"""
+
 ColumnName = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,63}$")]
 Columns = Annotated[list[ColumnName], Field(max_length=10)]
 
@@ -69,11 +74,23 @@ async def validate_table(database: Database, table: str, checks: Sequence[Check]
     """Check the rows of a table in one snapshot."""
     statements = [_build_statement(table, check, database.access) for check in checks]
     async with database.open_reading(seconds_left) as connection:
+        for check in checks:
+            await _require_columns(connection, table, check.columns)
+            if check.kind == "references":
+                await _require_columns(connection, check.to_table, check.to_columns or ())
         limit = database.limits.cost
         results = [
             await _run_check(connection, check, sql, limit) for check, sql in zip(checks, statements, strict=True)
         ]
     return Validation(table=table, holds=all(each.holds for each in results), checks=results)
+
+
+async def _require_columns(connection: Connection, table: str, names: Sequence[str]) -> None:
+    """Refuse names that are no columns: PostgreSQL would read one after a dot as a function of the row."""
+    found = {row["attname"] for row in await connection.fetch(_COLUMNS, _quote_parts(table))}
+    for name in names:
+        if name not in found:
+            raise refuse("columns", f"{table} has no column {name[:100]}", f"use {', '.join(sorted(found))[:300]}")
 
 
 async def _run_check(connection: Connection, check: Check, sql: str, limit: float) -> CheckResult:
@@ -114,6 +131,11 @@ def _build_statement(table: str, check: Check, access: Access) -> str:
 
 def _quote_table(table: str, access: Access) -> str:
     schema, _, name = table.partition(".")
-    if not access.allows_table(schema, name):
+    if not access.allows_table(schema, name) or "\0" in name:
         raise refuse("tables", f"table {table} is not allowed", f"use {', '.join(access.tables)[:200]}")
+    return _quote_parts(table)
+
+
+def _quote_parts(table: str) -> str:
+    schema, _, name = table.partition(".")
     return f"{quote_name(schema)}.{quote_name(name)}"
