@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from deputize.store.local_postgres import LocalPostgres
 
@@ -67,6 +68,38 @@ revoke create on schema public from public;
 grant usage on schema public to shop_reader, shop_writer;
 grant select on all tables in schema public to shop_reader;
 grant select, insert, update, delete on customers, products, orders, order_lines, employees to shop_writer;
+"""
+
+# What changes for others, in one row. Settings of the cluster, roles and databases count, and so do large objects.
+STATE: Final = """
+select md5(concat_ws('|',
+  (select string_agg(x::text, '' order by x::text) from (select relname, relkind, relowner, relacl, relrowsecurity,
+    reltriggers, relnatts from (select c.*, relhastriggers as reltriggers from pg_class c
+    where relnamespace not in ('pg_toast'::regnamespace)) c) x),
+  (select string_agg(x::text, '' order by x::text) from (select proname, prosrc, prosecdef, proacl from pg_proc
+    where oid > 16383) x),
+  (select string_agg(x::text, '' order by x::text) from (select nspname, nspowner, nspacl from pg_namespace) x),
+  (select string_agg(x::text, '' order by x::text) from pg_authid x),
+  (select string_agg(x::text, '' order by x::text) from pg_auth_members x),
+  (select string_agg(x::text, '' order by x::text) from pg_db_role_setting x),
+  (select string_agg(x::text, '' order by x::text) from pg_default_acl x),
+  (select string_agg(x::text, '' order by x::text) from (select datname, datdba, datacl from pg_database) x),
+  (select string_agg(x::text, '' order by x::text) from (select typname, typowner from pg_type where oid > 16383) x),
+  (select string_agg(x::text, '' order by x::text) from pg_description x where objoid > 16383),
+  (select string_agg(x::text, '' order by x::text) from pg_largeobject x),
+  (select string_agg(x::text, '' order by x::text) from pg_largeobject_metadata x),
+  (select string_agg(x::text, '' order by x::text) from (select name, setting from pg_file_settings) x),
+  (select count(*) from pg_replication_slots), (select count(*) from pg_prepared_xacts),
+  (select count(*) from pg_locks where locktype = 'advisory'), (select count(*) from pg_publication),
+  (select count(*) from pg_extension), (select count(*) from pg_policy), (select count(*) from pg_event_trigger),
+  (select last_value::text || is_called from numbers),
+  (select string_agg(x::text, '' order by x::text) from customers x),
+  (select string_agg(x::text, '' order by x::text) from products x),
+  (select string_agg(x::text, '' order by x::text) from orders x),
+  (select string_agg(x::text, '' order by x::text) from order_lines x),
+  (select string_agg(x::text, '' order by x::text) from employees x),
+  (select string_agg(x::text, '' order by x::text) from private.salaries x)
+))
 """
 
 

@@ -322,6 +322,13 @@ select (json_populate_record(null::pg_type, '{"typinput": "1242"}')).typinput::t
 select row_to_json(json_populate_record(null::pg_catalog.pg_authid, '{}'))
 select json_populate_recordset(null::_pg_proc, '[]')
 select * from json_table('{}', '$' columns (x _regtype path '$'))
+select * from hidden.notes
+select n.name from customers c join hidden.notes n on n.id = c.id
+explain (costs off) select * from hidden.notes
+select (c).label from customers c
+select (select c).label from customers c
+select x.label from (select c from customers c) y (x)
+select name from customers where name similar to (select pg_read_file('/etc/passwd'))
 select U&"\0073alaries" from U&"\0070rivate".salaries
 select * from U&"\0070g_authid"
 """

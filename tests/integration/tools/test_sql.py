@@ -22,7 +22,7 @@ from deputize.tools.sql.statements import Access, Statement
 from deputize.tools.sql.validation import Check, validate_table
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import open_policy
-from tests.support.sql_shop import SqlShop, make_sql_shop
+from tests.support.sql_shop import STATE, SqlShop, make_sql_shop
 from tests.support.sql_statements import HOSTILE, HOSTILE_OF_ANY_LOGIN, build_honest_statements
 
 pytestmark = [pytest.mark.requirement("EXE-4"), pytest.mark.requirement("GOV-4")]
@@ -267,39 +267,6 @@ async def test_honest_statements_are_run(database: Database) -> None:
     assert len(refused) <= len(honest) // 100, refused
 
 
-# What changes for others, in one row. Settings of the cluster, roles and databases count, and so do large objects.
-_STATE = """
-select md5(concat_ws('|',
-  (select string_agg(x::text, '' order by x::text) from (select relname, relkind, relowner, relacl, relrowsecurity,
-    reltriggers, relnatts from (select c.*, relhastriggers as reltriggers from pg_class c
-    where relnamespace not in ('pg_toast'::regnamespace)) c) x),
-  (select string_agg(x::text, '' order by x::text) from (select proname, prosrc, prosecdef, proacl from pg_proc
-    where oid > 16383) x),
-  (select string_agg(x::text, '' order by x::text) from (select nspname, nspowner, nspacl from pg_namespace) x),
-  (select string_agg(x::text, '' order by x::text) from pg_authid x),
-  (select string_agg(x::text, '' order by x::text) from pg_auth_members x),
-  (select string_agg(x::text, '' order by x::text) from pg_db_role_setting x),
-  (select string_agg(x::text, '' order by x::text) from pg_default_acl x),
-  (select string_agg(x::text, '' order by x::text) from (select datname, datdba, datacl from pg_database) x),
-  (select string_agg(x::text, '' order by x::text) from (select typname, typowner from pg_type where oid > 16383) x),
-  (select string_agg(x::text, '' order by x::text) from pg_description x where objoid > 16383),
-  (select string_agg(x::text, '' order by x::text) from pg_largeobject x),
-  (select string_agg(x::text, '' order by x::text) from pg_largeobject_metadata x),
-  (select string_agg(x::text, '' order by x::text) from (select name, setting from pg_file_settings) x),
-  (select count(*) from pg_replication_slots), (select count(*) from pg_prepared_xacts),
-  (select count(*) from pg_locks where locktype = 'advisory'), (select count(*) from pg_publication),
-  (select count(*) from pg_extension), (select count(*) from pg_policy), (select count(*) from pg_event_trigger),
-  (select last_value::text || is_called from numbers),
-  (select string_agg(x::text, '' order by x::text) from customers x),
-  (select string_agg(x::text, '' order by x::text) from products x),
-  (select string_agg(x::text, '' order by x::text) from orders x),
-  (select string_agg(x::text, '' order by x::text) from order_lines x),
-  (select string_agg(x::text, '' order by x::text) from employees x),
-  (select string_agg(x::text, '' order by x::text) from private.salaries x)
-))
-"""
-
-
 class _Writing:
     """A transaction that writes, and is committed where it should be rolled back."""
 
@@ -347,7 +314,7 @@ async def run_hostile(
     database = Database(getattr(shop, login), PUBLIC, Limits(seconds=20.0))
     folder.chmod(0o777)
     file = folder / "stolen"
-    before = await watcher.fetchval(_STATE)
+    before = await watcher.fetchval(STATE)
     ended_well = []
     with patch.context() as context:
         for take_away in layers:
@@ -361,7 +328,7 @@ async def run_hostile(
                 if "rule" not in error.details and take_away_parse not in layers:
                     ended_well.append(f"{sql}: {error} names no rule")
             if place % 25 == 0 or place == len(hostile):
-                state = await watcher.fetchval(_STATE)
+                state = await watcher.fetchval(STATE)
                 assert (state, file.exists(), heard) == (before, False, []), hostile[max(place - 25, 0) : place]
     await watcher.close()
     return ended_well
