@@ -22,7 +22,8 @@ class SqlSettings(SettingsSection):
 
     url: SecretStr = Field(
         description="URL of the PostgreSQL database, with a login that can only read: one that may change anything is "
-        "refused. Set it in the environment, as `DEPUTIZE_BUILTIN__SQL__URL`."
+        "refused. Set it in the environment, as `DEPUTIZE_BUILTIN__SQL__URL`. Or `sqlite:///` and the path of a SQLite "
+        "database, which is opened read-only; its tables are `main.*`."
     )
     tables: tuple[Annotated[str, StringConstraints(pattern=r"^[^.\s]{1,63}\.[^.]{1,63}$")], ...] = Field(
         ("public.*",),
@@ -62,8 +63,16 @@ class SqlSettings(SettingsSection):
         "`DEPUTIZE_BUILTIN__SQL__SCRATCH_URL`. Default: none, so that nothing can be planned.",
     )
 
+    @property
+    def sqlite_path(self) -> Path | None:
+        """The file, if it is a SQLite database."""
+        scheme, separator, path = self.url.get_secret_value().partition("sqlite:///")
+        return Path(path) if separator and not scheme else None
+
     @model_validator(mode="after")
     def _check_changes(self) -> Self:
+        if self.sqlite_path is not None and (self.change_url or self.scratch_url or self.functions):
+            raise ValueError("a SQLite database is only read: remove change_url, scratch_url and functions")
         if (self.change_url is None) != (not self.change_tables):
             raise ValueError("change_url and change_tables need each other: set both, or none")
         return self
@@ -110,5 +119,5 @@ class BuiltinSettings(SettingsSection):
 
     files: FilesSettings | None = Field(None, description="Reading and changing files.")
     git: GitSettings | None = Field(None, description="Reading a repository, and working on branches of it.")
-    sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL database.")
+    sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL or SQLite database, and changing its rows.")
     code: CodeSettings | None = Field(None, description="Running programs that call tools.")

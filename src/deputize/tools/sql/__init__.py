@@ -1,1 +1,1 @@
-"""Read one PostgreSQL database by statements that can only read: `[builtin.sql]`."""
+"""Read one database by statements that can only read, change rows by their keys, plan migrations: `[builtin.sql]`."""

@@ -1,7 +1,8 @@
 """Declare the tools `sql.*` of one database. No tool takes a connection or a login: that is the operator's choice."""
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -83,8 +84,31 @@ def _name_plainly(function: Function) -> Function:
     return function
 
 
-def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[..., Any], ...]:
-    """Declare the tools of a database."""
+class Reader(Protocol):
+    """What reads a database: `SqliteDatabase`, or `PostgresReader`."""
+
+    async def run_query(
+        self, sql: str, parameters: Sequence[reading.Parameter], offset: int, limit: int, seconds_left: float
+    ) -> reading.Rows: ...
+
+    async def describe_tables(
+        self, search: str, offset: int, limit: int, seconds_left: float, *, shows_samples: bool
+    ) -> reading.Tables: ...
+
+    async def validate_table(self, table: str, checks: Sequence[Check], seconds_left: float) -> Validation: ...
+
+
+class PostgresReader:
+    """Reads a PostgreSQL database."""
+
+    def __init__(self, database: Database) -> None:
+        self.run_query = partial(reading.run_query, database)
+        self.describe_tables = partial(reading.describe_tables, database)
+        self.validate_table = partial(validate_table, database)
+
+
+def declare_tools(reader: Reader, *, shows_samples: bool) -> tuple[Callable[..., Any], ...]:
+    """Declare the tools that read a database."""
 
     @tool(effects="read", examples=[{"search": "orders"}], **_READS)
     @_name_plainly
@@ -92,9 +116,7 @@ def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[
         context: ToolContext, search: TableSearch = "", offset: Offset = 0, limit: TableLimit = 50
     ) -> reading.Tables:
         """Describe tables: columns with types, keys, what they refer to, and about how many rows there are."""
-        return await reading.describe_tables(
-            database, search, offset, limit, context.seconds_left, shows_samples=shows_samples
-        )
+        return await reader.describe_tables(search, offset, limit, context.seconds_left, shows_samples=shows_samples)
 
     @tool(
         effects="read",
@@ -107,7 +129,7 @@ def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[
         limit: RowLimit = 100,
     ) -> reading.Rows:  # fmt: skip
         """Run one statement that reads. Order the rows if you need more than one page."""
-        return await reading.run_query(database, sql, parameters or [], offset, limit, context.seconds_left)
+        return await reader.run_query(sql, parameters or [], offset, limit, context.seconds_left)
 
     @tool(
         effects="read",
@@ -117,7 +139,7 @@ def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[
     @_name_plainly
     async def validate(table: TableName, checks: Checks, context: ToolContext) -> Validation:
         """Check whether the rows of a table are complete, unique, refer to rows that exist, and are fresh."""
-        return await validate_table(database, table, checks, context.seconds_left)
+        return await reader.validate_table(table, checks, context.seconds_left)
 
     return schema, query, validate
 

@@ -25,12 +25,12 @@ MAX_BYTES: Final = 3_000
 _BATCH_ROWS: Final = 20
 _MAX_EXPLAIN_LINES: Final = 200
 # Beyond it, JSON numbers are not exact everywhere.
-_MAX_EXACT: Final = 2**53 - 1
+MAX_EXACT: Final = 2**53 - 1
 _INTEGERS: Final = frozenset({"int2", "int4", "int8", "oid"})
 _FLOATS: Final = frozenset({"float4", "float8"})
 _DOCUMENTS: Final = frozenset({"json", "jsonb"})
 _TABLES: Final = Path(__file__).with_name("tables.sql").read_text()
-_SAMPLES: Final = 3
+SAMPLES: Final = 3
 _MAX_SAMPLE: Final = 40
 _FUNCTIONS: Final = """
     select distinct n.nspname, p.proname
@@ -154,7 +154,7 @@ async def _sample(connection: Connection, record: asyncpg.Record) -> dict[str, l
     columns = record["columns"][:MAX_COLUMNS]
     texts = ", ".join(f"left({quote_name(each)}::text, {_MAX_SAMPLE})" for each in columns)
     table = f"{quote_name(record['schema'])}.{quote_name(record['name'])}"
-    rows = await connection.fetch(f"select {texts} from {table} limit {_SAMPLES}")
+    rows = await connection.fetch(f"select {texts} from {table} limit {SAMPLES}")
     values = {
         name: [mask_value(row[place]) for row in rows if row[place] is not None] for place, name in enumerate(columns)
     }
@@ -293,7 +293,7 @@ def _decode(text: str | None, type_name: str) -> tuple[Any, bool]:
         return text == "true", False
     if type_name in _INTEGERS:
         number = int(text)
-        return (number if abs(number) <= _MAX_EXACT else text), False
+        return (number if abs(number) <= MAX_EXACT else text), False
     if type_name in _FLOATS:
         return (text if text.lstrip("-") in ("NaN", "Infinity") else float(text)), False
     if type_name in _DOCUMENTS or type_name.endswith("[]") or type_name == "record":

@@ -55,6 +55,7 @@ class Access:
 
     tables: tuple[str, ...]
     functions: frozenset[str] = frozenset()
+    builtin_functions: frozenset[str] = SAFE_FUNCTIONS
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -66,7 +67,7 @@ class Access:
 
     def allows_function(self, schema: str, name: str) -> bool:
         """Tell whether a function may be called; one without a schema is looked up in the catalog first."""
-        if schema in ("", CATALOG) and name in SAFE_FUNCTIONS:
+        if schema in ("", CATALOG) and name in self.builtin_functions:
             return True
         schemas = (schema,) if schema else self.schemas
         return any(f"{each}.{name}" in self.functions for each in schemas)

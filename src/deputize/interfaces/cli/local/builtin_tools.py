@@ -26,7 +26,7 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
     if settings.builtin.git is not None:
         _add_git(project_tools, settings.builtin.git, base / settings.folder, base)
     if settings.builtin.sql is not None:
-        _add_sql(project_tools, settings.builtin.sql)
+        _add_sql(project_tools, settings.builtin.sql, base)
     if settings.builtin.code is not None:
         _add_code(project_tools)
 
@@ -60,9 +60,9 @@ def _add_git(project_tools: ProjectTools, git: GitSettings, folder: Path, base: 
     project_tools.refusals.append(Refusal(what="[builtin.git]", file=str(SETTINGS_FILE), reasons=(refusal,)))
 
 
-def _add_sql(project_tools: ProjectTools, sql: SqlSettings) -> None:
+def _add_sql(project_tools: ProjectTools, sql: SqlSettings, base: Path) -> None:
     try:
-        for function in _declare_sql_tools(sql):
+        for function in _declare_sql_tools(sql, base):
             add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
         return
     except ModuleNotFoundError as error:
@@ -83,23 +83,32 @@ def _add_code(project_tools: ProjectTools) -> None:
 
 
 @lru_cache(maxsize=16)
-def _declare_sql_tools(sql: SqlSettings) -> tuple[Callable[..., Any], ...]:
+def _declare_sql_tools(sql: SqlSettings, base: Path) -> tuple[Callable[..., Any], ...]:
     """Declare the tools of a database, once. Raise `ToolPrecondition` if a login could do more than it should."""
     from deputize.tools.sql.database import Database, Limits
-    from deputize.tools.sql.declarations import declare_changing_tool, declare_planning_tool
+    from deputize.tools.sql.declarations import PostgresReader, declare_changing_tool, declare_planning_tool
     from deputize.tools.sql.declarations import declare_tools as declare_sql_tools
+    from deputize.tools.sql.sqlite import SCHEMA, SQLITE_FUNCTIONS, SqliteDatabase
     from deputize.tools.sql.statements import Access
 
-    access = Access(tables=sql.tables, functions=frozenset(sql.functions))
-    limits = Limits(seconds=sql.seconds, cost=sql.max_cost)
-    database = Database(sql.url.get_secret_value(), access, limits)
-    databases, tools = [database], [*declare_sql_tools(database, shows_samples=sql.samples)]
-    if sql.change_url is not None:
-        databases.append(Database(sql.change_url.get_secret_value(), access, limits, sql.change_tables))
-        tools.append(declare_changing_tool(databases[-1]))
-    if sql.scratch_url is not None:
-        databases.append(Database(sql.scratch_url.get_secret_value(), access, limits, is_scratch=True))
-        tools.append(declare_planning_tool(database, databases[-1]))
+    url, limits = sql.url.get_secret_value(), Limits(seconds=sql.seconds, cost=sql.max_cost)
+    databases: list[Database | SqliteDatabase]
+    if sql.sqlite_path is not None:
+        tables = sql.tables if "tables" in sql.model_fields_set else (f"{SCHEMA}.*",)
+        file = SqliteDatabase(base / sql.sqlite_path, Access(tables=tables, builtin_functions=SQLITE_FUNCTIONS), limits)
+        databases, tools = [file], [*declare_sql_tools(file, shows_samples=sql.samples)]
+    else:
+        access = Access(tables=sql.tables, functions=frozenset(sql.functions))
+        database = Database(url, access, limits)
+        databases, tools = [database], [*declare_sql_tools(PostgresReader(database), shows_samples=sql.samples)]
+        if sql.change_url is not None:
+            writer = Database(sql.change_url.get_secret_value(), access, limits, sql.change_tables)
+            databases.append(writer)
+            tools.append(declare_changing_tool(writer))
+        if sql.scratch_url is not None:
+            scratch = Database(sql.scratch_url.get_secret_value(), access, limits, is_scratch=True)
+            databases.append(scratch)
+            tools.append(declare_planning_tool(database, scratch))
     # In a thread of its own: an event loop may run in this one.
     with ThreadPoolExecutor(max_workers=1) as threads, suppress(UpstreamUnavailable):
         # A database that does not answer now is tried again by each call, which also looks at the login.
