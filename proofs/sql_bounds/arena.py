@@ -52,7 +52,7 @@ class Arena:
     async def collect_traces(self, offset: int, changed_states: int) -> Traces:
         """Wait until the sessions of the logins have ended, and collect what they did since a place of the log."""
         sessions_left = await self._count_sessions()
-        calls, scans = await self.watcher.fetchrow(
+        ((calls, scans),) = await self.watcher.fetch(
             """
             select (select coalesce(sum(calls), 0) from pg_stat_user_functions)::bigint, (
               select coalesce(sum(coalesce(seq_scan, 0) + coalesce(idx_scan, 0)), 0) from pg_stat_user_tables
@@ -99,7 +99,7 @@ async def open_arena(postgres: LocalPostgres, folder: Path) -> AsyncIterator[Are
     with make_sql_shop(postgres) as shop:
         postgres.run_sql(_HIDDEN, database=shop.name)
         watcher = await asyncpg.connect(shop.administrator)
-        data, log = await watcher.fetchrow("select current_setting('data_directory'), pg_current_logfile('jsonlog')")
+        ((data, log),) = await watcher.fetch("select current_setting('data_directory'), pg_current_logfile('jsonlog')")
         arena = Arena(shop=shop, watcher=watcher, log=Path(data) / log, stolen_file=folder / "stolen")
         await watcher.add_listener("orders", lambda *event: arena.heard.append(event))
         try:

@@ -136,7 +136,7 @@ async def read(owner: asyncpg.Connection, table: str, key: str = "id = 1") -> st
 
 async def test_a_row_is_shown_changed_and_taken_back(gateway: SqlGateway, owner: asyncpg.Connection) -> None:
     at_first = await read(owner, "orders", "id = 7")
-    arguments = {
+    arguments: dict[str, Any] = {
         "table": "public.orders", "op": "update", "key": 7, "values": {"state": "sent", "note": "by hand"},
         "expected": {"state": "paid", "note": None},
     }  # fmt: skip
@@ -187,7 +187,7 @@ async def test_another_row_does_not_stand_in_the_way_of_an_undo(gateway: SqlGate
 async def test_what_was_changed_past_the_gateway_is_never_overwritten(
     gateway: SqlGateway, owner: asyncpg.Connection
 ) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "table": "public.customers", "op": "update", "key": "5", "values": {"city": "Rome"},
         "expected": {"city": "Graz"},
     }  # fmt: skip
@@ -205,7 +205,7 @@ async def test_what_was_changed_past_the_gateway_is_never_overwritten(
 async def test_triggers_are_named_and_what_they_set_is_shown_apart(
     gateway: SqlGateway, owner: asyncpg.Connection
 ) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "table": "public.stock", "op": "update", "key": "1", "values": {"amount": 4}, "expected": {"amount": 5},
     }  # fmt: skip
     preview = (await gateway.call(dry_run=True, **arguments))["preview"]
@@ -335,6 +335,19 @@ async def test_the_login_may_change_these_tables_alone(shop: SqlShop, tmp_path: 
         await change(narrow, "update", "1", {"city": "x"}, {"city": "y"}, table="customers")
 
 
+async def test_a_change_stays_done_however_its_connection_ends(
+    database: Database, owner: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail_to_close(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError
+
+    await owner.execute("update customers set city = 'Bern' where id = 12")
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg.Connection, "close", fail_to_close)
+        await change(database, "update", "12", {"city": "Ulm"}, {"city": "Bern"}, table="customers")
+    assert await owner.fetchval("select city from customers where id = 12") == "Ulm"
+
+
 @pytest.mark.parametrize("status", ["committed", "aborted", "in progress"])
 async def test_a_lost_answer_to_the_commit_is_looked_up(
     database: Database, owner: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, status: str
@@ -342,8 +355,10 @@ async def test_a_lost_answer_to_the_commit_is_looked_up(
     async def lose_answer(self: Any) -> None:
         if status == "committed":
             await self._connection.execute("commit")
+            self._connection.terminate()
         elif status == "aborted":
             await self._connection.execute("rollback")
+            self._connection.terminate()
         raise ConnectionResetError
 
     await owner.execute("update customers set city = 'Bern' where id = 11")

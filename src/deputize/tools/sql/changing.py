@@ -154,7 +154,7 @@ async def change_row(database: Database, change: Change, seconds_left: float, *,
 async def _load_table(connection: Connection, change: Change) -> _Table:
     schema, _, name = change.table.partition(".")
     source = f"{quote_name(schema)}.{quote_name(name)}"
-    shape = await connection.fetchrow(_SHAPE, source, _TRIGGER_KINDS[change.op])
+    (shape,) = await connection.fetch(_SHAPE, source, _TRIGGER_KINDS[change.op])
     columns = {each.name: each for each in (_Column(**orjson.loads(text)) for text in shape["columns"])}
     if shape["kind"] not in ("r", "p") or not shape["key"]:
         raise refuse("tables", f"{change.table} is no table with a primary key", "change the table that has the rows")

@@ -7,7 +7,7 @@ looked at in each of them: a right that was granted since is noticed at once.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,7 @@ else:
 
 _RIGHTS: Final = Path(__file__).with_name("role_rights.sql").read_text()
 _CONNECT_SECONDS: Final = 5.0
+_CLOSE_SECONDS: Final = 1.0
 # What statements and rows are read as must not depend on the settings of a role or database.
 _SETTINGS: Final = {
     "standard_conforming_strings": "on", "row_security": "on", "lock_timeout": "1s", "TimeZone": "UTC",
@@ -118,7 +119,9 @@ class Database:
                     await self._prepare_session(connection, seconds)
                     await self._require_rights(connection)
                     yield connection, transaction, limit
-                    await connection.close()
+                    with suppress(OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresError):
+                        # What was done is done, however the connection ends.
+                        await connection.close(timeout=_CLOSE_SECONDS)
             finally:
                 # A server that does not answer rolls back when it notices.
                 connection.terminate()

@@ -93,11 +93,11 @@ async def plan_migration(target: Database, scratch: Database, up: str, down: str
         raise refuse("statements", "there is no statement", "send the statements of the migration in up")
     schemas = list(target.access.schemas)
     async with target.open_reading(seconds_left) as connection:
-        target_identity = tuple(await connection.fetchrow(_IDENTITY))
+        target_identity = await _identify(connection)
         target_state = await _read_state(connection, schemas)
         sizes = {row["name"]: row for row in await connection.fetch(_TABLES, schemas)}
     async with scratch.open_changing(seconds_left, keeps=False) as connection:
-        if tuple(await connection.fetchrow(_IDENTITY)) == target_identity:
+        if await _identify(connection) == target_identity:
             raise ToolPrecondition("scratch_url names the database itself: name another one, with the same schema")
         first_state = await _read_state(connection, schemas)
         tried_up = [await _try(connection, each, schemas, sizes) for each in steps["up"]]
@@ -216,6 +216,12 @@ def _iter_losses(tag: str, fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"what the new type of column {part['name']} cannot hold"
         elif part["subtype"] == "AT_DropExpression":
             yield f"the expression of column {part['name']}"
+
+
+async def _identify(connection: Connection) -> tuple[Any, ...]:
+    """Read what no other database has: the number of the cluster, and that of the database in it."""
+    (row,) = await connection.fetch(_IDENTITY)
+    return tuple(row)
 
 
 async def _read_state(connection: Connection, schemas: Sequence[str]) -> frozenset[str]:
