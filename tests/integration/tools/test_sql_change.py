@@ -142,6 +142,7 @@ async def test_a_row_is_shown_changed_and_taken_back(gateway: SqlGateway, owner:
     }  # fmt: skip
     preview = (await gateway.call(dry_run=True, **arguments))["preview"]
     (shown,) = preview["changes"]
+    assert preview["problem"] is None, preview
     assert (shown["op"], shown["scope"]) == ("update", "public.orders/7")
     assert (shown["before"]["state"], shown["after"]["state"], shown["after"]["id"]) == ("paid", "sent", "7")
     assert preview["impact"] == {"undo": "full", "triggers": [], "other_rows": {}, "set_by_database": {}}
@@ -153,7 +154,7 @@ async def test_a_row_is_shown_changed_and_taken_back(gateway: SqlGateway, owner:
     assert undone["state"] == "succeeded", undone
     assert await read(owner, "orders", "id = 7") == at_first
     # The undo is taken back like any other change.
-    assert (await gateway.undo(undone["undo_call_id"]))["state"] == "succeeded"
+    assert (await gateway.undo(undone["call_id"]))["state"] == "succeeded"
     assert "by hand" in str(await read(owner, "orders", "id = 7"))
 
 

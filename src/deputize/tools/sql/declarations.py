@@ -39,11 +39,10 @@ TableName = Annotated[
 Checks = Annotated[list[Check], Field(description="What should hold of its rows.", min_length=1, max_length=20)]
 ChangedOperation = Annotated[Operation, Field(description="What to do with the row."), Fact("op")]
 Key = Annotated[
-    str | int,
+    Annotated[str, Field(max_length=1_000)] | int,
     Field(
         description="The primary key of the row; several columns separated by commas, as in 7,2. For insert, leave it "
         "out where the database numbers rows.",
-        max_length=1_000,
     ),
 ]
 Values = Annotated[
