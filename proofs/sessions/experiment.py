@@ -20,10 +20,10 @@ from proofs.kit.asgi_server import READY
 from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, start_gateway
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.http_client import HttpConnection
+from proofs.kit.process_usage import ProcessIdentity, ProcessUsage, identify_process, is_running, read_usage
 from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.sessions.clients import SessionClients
-from proofs.sessions.process_usage import ProcessIdentity, ProcessUsage, identify_process, is_running, read_usage
 
 NAME = "sessions"
 PROMISE = "Clients and programs that come and go leave no process, no open file and no memory behind."

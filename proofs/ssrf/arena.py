@@ -19,12 +19,12 @@ from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.evidence.tenant_log.witness_client import WitnessRefusal
 from deputize.operations.background.events.sink import SinkFailure
-from proofs.ssrf.certificates import make_authority
+from proofs.kit.certificates import make_authority
+from proofs.kit.closed_network import claim_all_addresses, replace_system_files
+from proofs.kit.name_server import NameServer
 from proofs.ssrf.hostile_urls import HostileUrl, list_hostile_urls
 from proofs.ssrf.judge import HARMLESS, OPERATOR_ADDRESS, PUBLIC_ADDRESS, RESULT_FILE, Attempt
 from proofs.ssrf.listeners import Listeners
-from proofs.ssrf.name_server import NameServer
-from proofs.ssrf.network import claim_all_addresses, replace_system_files
 from proofs.ssrf.places import Place, list_gateway_places
 from proofs.ssrf.service_places import list_service_places
 from proofs.ssrf.sites import ATTACKER_HOST, OPERATOR_HOST, Sites, answer_stranger

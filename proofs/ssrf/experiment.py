@@ -1,7 +1,8 @@
 """Send hostile URLs and documents through every place that takes a URL, in a network where no connection goes unseen.
 
-Every address is the proof's own there (`network.py`), so a connection to a metadata service arrives at a listener
-instead of a time-out. A connection is forbidden if its address is neither public nor the one that the operator named.
+Every address is the proof's own there (`kit/closed_network.py`), so a connection to a metadata service arrives at a
+listener instead of a time-out. A connection is forbidden if its address is neither public nor the one that the operator
+named.
 """
 
 import asyncio
@@ -13,11 +14,11 @@ from typing import Any
 
 import orjson
 
+from proofs.kit.closed_network import build_command
 from proofs.kit.report import Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.ssrf.coverage import list_uncovered_code
 from proofs.ssrf.judge import RESULT_FILE, Attempt, compute_figures, list_blind_places, list_forbidden, list_idle_places
-from proofs.ssrf.network import build_command
 
 NAME = "ssrf"
 PROMISE = "No URL or document from outside leads to a connection into the operator's network or to a metadata service."

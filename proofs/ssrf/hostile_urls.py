@@ -4,8 +4,8 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from proofs.kit.name_server import NameServer
 from proofs.ssrf.judge import PUBLIC_ADDRESS
-from proofs.ssrf.name_server import NameServer
 
 PRIVATE = ("127.0.0.1", "10.0.0.5", "192.168.1.1", "172.16.0.9", "100.64.0.7")
 # Addresses that no setting allows: link-local ones, and the metadata services of clouds.

@@ -11,6 +11,7 @@ import pytest
 from proofs.fairness import compute_limit_seconds, judge_delays, require_quick_starts
 from proofs.kit.child_process import CommandResult
 from proofs.kit.load import PairedSamples, Sample
+from proofs.kit.process_usage import ProcessUsage
 from proofs.overhead.experiment import build_verdict as judge_overhead
 from proofs.proxy.experiment import build_figures, compare_peers, judge_counts
 from proofs.proxy.rounds import TargetRuns
@@ -23,7 +24,6 @@ from proofs.quickstart import (
     judge_runs,
 )
 from proofs.sessions.experiment import has_every_leak, judge_usage
-from proofs.sessions.process_usage import ProcessUsage
 from tests.support.proof_bars import list_missed_bars
 
 pytestmark = pytest.mark.nightly

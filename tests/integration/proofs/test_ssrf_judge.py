@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from proofs.kit.name_server import NameServer
 from proofs.ssrf.hostile_urls import Redirects, list_hostile_urls
 from proofs.ssrf.inventory import list_uses
 from proofs.ssrf.judge import (
@@ -16,7 +17,6 @@ from proofs.ssrf.judge import (
     is_forbidden,
     list_blind_places,
 )
-from proofs.ssrf.name_server import NameServer
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
 pytestmark = pytest.mark.nightly
