@@ -33,6 +33,7 @@ _MOST_CONNECTIONS: Final = 64
 _HANDSHAKE_RECORD: Final = 0x16
 _CLIENT_HELLO: Final = 1
 _SERVER_NAME: Final = 0
+_HOST_NAME: Final = 0
 
 NoteAttempt = Callable[[str, str | None], None]
 """Told each target as `host:port`, and why it was refused, None if it was not."""
@@ -211,7 +212,9 @@ def read_server_names(hello: bytes) -> list[str]:
         if kind == _SERVER_NAME:
             entries = _Parts(_Parts(content).take_vector(2))
             while entries.is_left:
-                entries.take(1)
+                if entries.take(1)[0] != _HOST_NAME:
+                    # Servers pass over it: for them, there would be no name.
+                    raise ValueError("a name is not that of a host")
                 names.append(normalize_host(entries.take_vector(2).decode("ascii")))
     return names
 

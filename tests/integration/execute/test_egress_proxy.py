@@ -169,12 +169,24 @@ async def test_a_listed_name_cannot_lead_to_a_metadata_service(tmp_path: Path, a
         assert "never allowed" in str(world.notes[0][1])
 
 
-def test_a_name_is_read_from_a_message_in_several_records() -> None:
+def make_hello() -> bytes:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=HOST)
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
-    hello = outgoing.read()
+    return outgoing.read()
+
+
+async def test_a_name_that_servers_pass_over_passes_nothing_on(tmp_path: Path) -> None:
+    entry = len(HOST).to_bytes(2) + HOST.encode()
+    hello = make_hello().replace(b"\0" + entry, b"\7" + entry)
+    async with open_world(tmp_path) as world:
+        await world.send(f"CONNECT {world.target} HTTP/1.1", hello)
+        assert world.notes == [(world.target, "its first message is not one of TLS")]
+
+
+def test_a_name_is_read_from_a_message_in_several_records() -> None:
+    hello = make_hello()
     assert read_server_names(hello) == [HOST]
     body = hello[5:]
     parts = [body[start : start + 7] for start in range(0, len(body), 7)]
