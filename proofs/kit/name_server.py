@@ -20,6 +20,7 @@ class NameServer:
     def __init__(self) -> None:
         self._zone: dict[str, tuple[tuple[str, ...], ...]] = {}
         self._query_counts: Counter[tuple[str, int]] = Counter()
+        self._asked: list[str] = []
         self._lock = threading.Lock()
 
     def add(self, name: str, *answers: Sequence[str]) -> str:
@@ -32,6 +33,12 @@ class NameServer:
         """Begin with the first list of answers again."""
         with self._lock:
             self._query_counts.clear()
+
+    def take_queries(self) -> list[str]:
+        """Take the names that were asked for since the last time."""
+        with self._lock:
+            asked, self._asked = self._asked, []
+        return asked
 
     def start(self) -> None:
         """Serve in a thread that ends with the process."""
@@ -54,6 +61,8 @@ class NameServer:
         question = query[12 : position + 5]
         (kind,) = struct.unpack("!H", query[position + 1 : position + 3])
         name = b".".join(labels).decode("latin-1").lower()
+        with self._lock:
+            self._asked.append(name)
         is_known, records = self._find_records(name, kind)
         head = struct.pack(
             "!HHHHHH", *struct.unpack("!H", query[:2]), _ANSWER_FLAGS | (0 if is_known else _NO_SUCH_NAME), 1,
