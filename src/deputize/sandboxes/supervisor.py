@@ -393,8 +393,8 @@ async def _supervise(
         await asyncio.wait([ending, order], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
             ended_by = order.result() if order.done() else Ending.DEADLINE
-            if group is not None:
-                group.kill()
+            # All processes end at once with the first one of their namespace, which ends with bubblewrap. If they were
+            # killed one after another, a program could act on the end of its child, as a shell does.
             process.kill()
             await ending
         order.cancel()

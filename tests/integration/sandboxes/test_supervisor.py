@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable
-from deputize.sandboxes.control_groups import ControlGroups
+from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
 from deputize.sandboxes.port import Ending, SandboxFolder, SandboxLimits, SandboxSpec
 from deputize.sandboxes.supervisor import SOCKET_NAME, Supervisor, list_marked_processes, mark_processes
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
@@ -375,6 +375,30 @@ async def test_a_sandbox_that_cannot_be_watched_leaves_nothing_and_says_so(
         await wait_until_gone(client)
         groups = Path("/sys/fs/cgroup").rglob(f"{mark_processes(client.folder)}/*")
         assert [each for each in groups if each.is_dir()] == []
+
+
+ACT_AFTER_A_CHILD = """
+import os, time
+if os.fork() == 0:
+    time.sleep(60)
+os.wait()
+os.write(1, b"acted")
+"""
+
+
+async def test_a_program_that_is_ended_does_not_act_on_the_end_of_its_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill_slowly(group: ControlGroup) -> None:
+        for pid in sorted(group.list_processes(), reverse=True):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(ControlGroup, "kill", kill_slowly)
+    async with serve_here(tmp_path / "sandboxes") as client:
+        result = await run_python(client, ACT_AFTER_A_CHILD, seconds=1.0)
+    assert (result.end.ending, result.stdout) == (Ending.DEADLINE, b"")
 
 
 async def test_a_host_without_user_namespaces_has_no_sandboxes(tmp_path: Path) -> None:
