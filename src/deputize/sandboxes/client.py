@@ -270,7 +270,7 @@ async def _receive_listener(connection: socket.socket, stack: contextlib.AsyncEx
     try:
         if connection.recv(3, socket.MSG_PEEK) != b"{}\n":
             return None
-        _, descriptors, _, _ = socket.recv_fds(connection, 3, 1)
+        _, descriptors, _, _ = socket.recv_fds(connection, 3, 1, socket.MSG_CMSG_CLOEXEC)
     except OSError:
         return None
     if not descriptors:

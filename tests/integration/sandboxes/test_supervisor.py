@@ -224,6 +224,8 @@ async def test_a_program_connects_to_its_gateway_and_nowhere_else(client: Sandbo
     spec = SandboxSpec(command=(PYTHON, "-c", code), seconds=60, limits=SMALL, proxy_port=3128)
     async with contextlib.aclosing(await client.start(spec)) as sandbox:
         assert sandbox.listener is not None
+        # Another process would keep the network of the sandbox when that has ended.
+        assert not os.get_inheritable(sandbox.listener.fileno())
         connection, _ = await asyncio.get_running_loop().sock_accept(sandbox.listener)
         with connection:
             connection.send(b"hello")
