@@ -24,6 +24,7 @@ from deputize.core.settings import (
     CodeSettings,
     DatabaseSettings,
     KeySettings,
+    SandboxSettings,
     Settings,
     TelemetrySettings,
     TimingSettings,
@@ -203,6 +204,8 @@ def lab_settings(dsn: str, folder: Path, **timing: float) -> Settings:
         policy=open_policy(folder),
         timing=TimingSettings(**timing).model_copy(update={"sweep_seconds": sweep_seconds}),
         telemetry=TelemetrySettings(),
+        # A supervisor of its own; programs run without one where the host of the tests starts no sandbox.
+        sandboxes=SandboxSettings(folder=folder / "sandboxes", accept=("weak_limits", "unsandboxed_code")),
         # Tests perform acts faster than people do.
         limits=LimitSettings(admin_acts_per_second=10_000, admin_acts_at_once=10_000),
     )
@@ -218,11 +221,14 @@ async def open_lab(
     tools: Sequence[ProjectTool] = TOOLS,
     runs: RunSettings | None = None,
     code: CodeSettings | None = None,
+    sandboxes: SandboxSettings | None = None,
     **timing: float,
 ) -> AsyncIterator[GatewayLab]:
     settings = lab_settings(dsn, folder, **timing)
     if runs is not None:
         settings = settings.model_copy(update={"runs": runs})
+    if sandboxes is not None:
+        settings = settings.model_copy(update={"sandboxes": sandboxes})
     if code is not None:
         settings = settings.model_copy(update={"builtin": BuiltinSettings(code=code)})
     db = await asyncpg.connect(dsn)

@@ -19,7 +19,7 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
         for each in settings.services
         if each.kind == "commands"
     }
-    accepts_weak_limits = settings.environment != "production" or "weak_limits" in settings.sandboxes.accept
+    accepts_weak_limits = settings.accepts_weakness("weak_limits")
     sandboxes = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits)
     own_paths = (
         settings.folder, settings.database.lineage_folder, settings.keys.master_file,

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from deputize.acts.mutating_reads import disable_mutating_read
 from deputize.composition.command_driver import build_command_driver
 from deputize.composition.grpc_driver import build_grpc_driver
+from deputize.composition.sandboxes import build_interpreters
 from deputize.composition.started_services import start_services
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
@@ -189,6 +190,7 @@ async def open_runtime(
         admin_jobs=admin_jobs,
         definition_jobs=definition_jobs,
         program_jobs=program_jobs,
+        interpreters=build_interpreters(settings, stack),
         upstreams=upstreams,
         linked_accounts=links,
         upstream_tokens=upstream_tokens,

@@ -3,9 +3,11 @@
 A job is a function of this package, by name, from bytes to bytes. Frames on both pipes begin with their length.
 """
 
+import ctypes
 import importlib
 import os
 import resource
+import signal
 import struct
 import sys
 from typing import BinaryIO
@@ -13,11 +15,19 @@ from typing import BinaryIO
 HEADER = struct.Struct(">I")
 _MAX_MEMORY_BYTES = 1_073_741_824
 _PACKAGE = "deputize."
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Read jobs until the gateway closes the pipe. The argument is how much these jobs yield to other processes."""
+    """Read jobs until the gateway closes the pipe, or ends.
+
+    The arguments are how much these jobs yield to other processes, and the process of the gateway.
+    """
     os.nice(int(sys.argv[1]))
+    # In the middle of a job it would not notice that its gateway was killed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(sys.argv[2]):
+        return
     for limit, value in ((resource.RLIMIT_AS, _MAX_MEMORY_BYTES), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(limit, (value, value))
     jobs, replies = sys.stdin.buffer, sys.stdout.buffer

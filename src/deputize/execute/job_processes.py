@@ -133,7 +133,7 @@ class _JobProcess:
     async def start(cls, nice: int) -> "_JobProcess":
         environment = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "PATH": os.defpath}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _MODULE, str(nice),
+            sys.executable, "-m", _MODULE, str(nice), str(os.getpid()),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
             env=environment, start_new_session=True,
         )  # fmt: skip

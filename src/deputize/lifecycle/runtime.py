@@ -36,6 +36,7 @@ from deputize.lifecycle.credentials.upstream_tokens import UpstreamTokens
 from deputize.lifecycle.hooks import Hooks
 from deputize.lifecycle.shared_circuits import SharedCircuits
 from deputize.lifecycle.tenant_snapshot import Authority
+from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.leases import ProcessLease
 from deputize.store.consistency_values import ConsistencyValues
 from deputize.store.group_commit import GroupCommit
@@ -91,6 +92,7 @@ class Runtime:
     definition_jobs: JobProcesses
     # For programs of `code.run`, whose length their callers choose.
     program_jobs: JobProcesses
+    interpreters: InterpreterSandboxes
     upstreams: UpstreamPool
     # Linked accounts, and the tokens for servers that need a sign-in.
     linked_accounts: LinkedAccounts

@@ -5,9 +5,10 @@ environment; the clock stands still and randomness has a seed, both from the id 
 time: it is run from its beginning, gets the recorded results of the calls that it made before, and stops at the next
 one. A call that differs from the one that is recorded in its place is refused.
 
-The interpreter is a process of its own for each job, below this one and with its limits. Nothing of it is used again.
+The interpreter is a process of its own for each job, in a sandbox (`interpreter.py`). Nothing of it is used again.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -16,6 +17,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+from deputize.runs.interpreter import Interpreter, open_interpreter
+from deputize.sandboxes.client import SandboxUnavailable
+from deputize.sandboxes.port import Ending
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -31,35 +36,76 @@ _SUSPENSIONS_PER_CALL: Final = 20
 # What the program itself is called in positions; those inside of eval() have another name.
 _FILE: Final = "<python-input-0>"
 _KILL_SECONDS: Final = 1.0
+# How long the interpreter may take to start on a busy machine.
+_START_SECONDS: Final = 10.0
 _TIME_MESSAGE: Final = "feed time limit exceeded"
 _MEMORY_MESSAGES: Final = ("memory limit exceeded", "the worker exceeded its memory limit")
 
 
 def replay_job(payload: bytes) -> bytes:
     """Run a program with what is recorded of its calls; reply with its next call or its end, and the seconds taken."""
-    import pydantic_monty  # noqa: PLC0415 -- an extra, and only this process needs it
-
-    request, began_at = orjson.loads(payload), time.monotonic()
+    request = orjson.loads(payload)
     replay = _Replay(request)
     try:
-        with (
-            pydantic_monty.Monty(
-                max_processes=1,
-                request_timeout=request["seconds"] + 2 * _KILL_SECONDS,
-                feed_duration_limit_grace=_KILL_SECONDS,
-            ) as pool,
-            pool.checkout(limits=_build_limits(request), os_policy=_build_policy(request)) as session,
-        ):
-            reply = replay.run(session)
-    except pydantic_monty.MontyCrashedError as crash:
-        reply = replay.end("timed_out" if crash.timed_out else "crashed", str(crash))
-    except pydantic_monty.MontyError as error:
-        reply = replay.explain(error)
-    except (MemoryError, RecursionError):
-        reply = replay.end("memory", "its values are too large or too deeply nested to be taken out of it")
-    except _Stopped as stopped:
-        reply = stopped.reply
-    return orjson.dumps({**reply, "seconds": time.monotonic() - began_at})
+        reply = _run_interpreter(request, replay)
+    except SandboxUnavailable as error:
+        reply = replay.end("sandbox", f"the sandbox of the interpreter was not started: {error}")
+    return orjson.dumps({**reply, "seconds": replay.seconds})
+
+
+def try_interpreter(socket_path: str | None) -> str | None:
+    """Run the smallest program; return why that failed."""
+    request = {
+        "code": "1", "functions": [], "calls": [], "seconds": _START_SECONDS, "memory_bytes": 1_048_576, "clock_ms": 0,
+        "seed": "", "sandbox": socket_path,
+    }  # fmt: skip
+    reply: dict[str, Any] = orjson.loads(replay_job(orjson.dumps(request)))
+    failure = reply["end"].get("failure")
+    return None if failure is None else str(failure["message"])
+
+
+def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, Any]:
+    import pydantic_monty  # noqa: PLC0415 -- an extra, and only this process needs it
+    from pydantic_monty._binary import find_monty_binary  # noqa: PLC0415 -- see above
+
+    seconds = request["seconds"] + 2 * _KILL_SECONDS
+    with contextlib.ExitStack() as stack:
+        interpreter = stack.enter_context(
+            open_interpreter(
+                find_monty_binary(),
+                request["sandbox"],
+                seconds=seconds + _START_SECONDS,
+                memory_bytes=request["memory_bytes"],
+            )
+        )
+        try:
+            pool = stack.enter_context(
+                pydantic_monty.Monty(
+                    binary_path=interpreter.path,
+                    max_processes=1,
+                    request_timeout=seconds,
+                    feed_duration_limit_grace=_KILL_SECONDS,
+                )
+            )
+            session = stack.enter_context(
+                pool.checkout(limits=_build_limits(request), os_policy=_build_policy(request))
+            )
+            return replay.run(session)
+        except pydantic_monty.MontyCrashedError as crash:
+            kind = "timed_out" if crash.timed_out else _judge_crash(interpreter)
+            return replay.end(kind, str(crash))
+        except pydantic_monty.MontyError as error:
+            return replay.explain(error)
+        except (MemoryError, RecursionError):
+            return replay.end("memory", "its values are too large or too deeply nested to be taken out of it")
+        except _Stopped as stopped:
+            return stopped.reply
+
+
+def _judge_crash(interpreter: Interpreter) -> str:
+    """Judge what ended the interpreter: only who ended its sandbox knows."""
+    ending = interpreter.explain_end().ending
+    return {Ending.MEMORY: "memory", Ending.DEADLINE: "timed_out", Ending.FAILURE: "sandbox"}.get(ending, "crashed")
 
 
 class _Stopped(Exception):
@@ -95,9 +141,18 @@ class _Replay:
         self._count = 0
         self._printed: list[str] = []
         self._printed_length = 0
+        # How long the program ran, without the start and the end of its interpreter.
+        self.seconds = 0.0
 
     def run(self, session: "pydantic_monty.MontySession") -> dict[str, Any]:
         """Run the program to its next call or its end."""
+        began_at = time.monotonic()
+        try:
+            return self._advance(session)
+        finally:
+            self.seconds = time.monotonic() - began_at
+
+    def _advance(self, session: "pydantic_monty.MontySession") -> dict[str, Any]:
         import pydantic_monty  # noqa: PLC0415 -- see above
 
         snapshot = session.feed_start(self._code, print_callback=self._keep_printed)

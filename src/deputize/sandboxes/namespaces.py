@@ -43,17 +43,9 @@ def build_options(
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
         "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY, "--cap-drop", "ALL", "--hostname", "sandbox",
         "--die-with-parent", "--new-session", "--seccomp", str(seccomp), "--json-status-fd", str(status),
-        "--ro-bind", "/usr", "/usr",
     ]  # fmt: skip
-    for path in _BASE_LINKS:
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            options += ["--ro-bind", path, path]
-    for path in _ETC:
-        options += ["--ro-bind-try", path, path]
-    options += ["--proc", "/proc", "--dev", "/dev"]
-    options += ["--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
+    if spec.has_base:
+        options += _build_base()
     options += ["--size", str(spec.limits.storage_bytes), "--perms", "1777", "--tmpfs", "/tmp"]  # its own
     # What lies in another folder is shown on top of it.
     for each in sorted(spec.folders, key=lambda folder: os.path.normpath(folder.path).count("/")):
@@ -67,10 +59,26 @@ def build_options(
         options += ["--block-fd", str(gate)]
     if program is not None:
         options += ["--perms", "0555", "--ro-bind-data", str(program), spec.command[0]]
-    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.working_folder, "--clearenv"]
+    if spec.has_base:
+        options += ["--remount-ro", "/dev"]
+    options += ["--remount-ro", "/", "--chdir", spec.working_folder, "--clearenv"]
     for name, value in {**_ENVIRONMENT, **spec.environment}.items():
         options += ["--setenv", name, value]
     return options
+
+
+def _build_base() -> list[str]:
+    """Show what programs need of any host, and processes and devices of the sandbox's own."""
+    options = ["--ro-bind", "/usr", "/usr"]
+    for path in _BASE_LINKS:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    for path in _ETC:
+        options += ["--ro-bind-try", path, path]
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    return [*options, "--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
 
 
 def _resolve_folder(path: str, own_folder: str) -> str:

@@ -52,6 +52,7 @@ class SandboxSpec:
     Without `seconds` it runs until its gateway ends it. With `program_sha256`, the file of the command must have this
     digest, and exactly what was read is executed. It starts in `working_folder`, which is empty if no folder shows it.
     With `proxy_port`, it may connect to this port of its own 127.0.0.1, where its gateway accepts, and nowhere else.
+    Without `has_base`, it sees no programs, libraries, processes or devices, but `folders` alone.
     """
 
     command: tuple[str, ...]
@@ -62,9 +63,14 @@ class SandboxSpec:
     proxy_port: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     limits: SandboxLimits = SandboxLimits()
+    has_base: bool = True
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        fields = asdict(self)
+        if self.has_base:
+            # A supervisor of an earlier release knows no other, and refuses what it does not know.
+            del fields["has_base"]
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "SandboxSpec":

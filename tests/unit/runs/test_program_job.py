@@ -18,7 +18,7 @@ def build_request(code: str, calls: Sequence[dict[str, Any]] = (), **more: Any) 
     return orjson.dumps(
         {
             "code": code, "functions": FUNCTIONS, "calls": list(calls), "seconds": 5.0, "memory_bytes": 32 << 20,
-            "clock_ms": 1_767_225_600_000, "seed": "s", **more,
+            "clock_ms": 1_767_225_600_000, "seed": "s", "sandbox": None, **more,
         }
     )  # fmt: skip
 

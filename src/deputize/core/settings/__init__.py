@@ -37,7 +37,7 @@ from deputize.core.settings.limits import LimitRule, LimitSettings
 from deputize.core.settings.log import LogSettings, WitnessSettings
 from deputize.core.settings.policy import PolicySettings
 from deputize.core.settings.runs import RunLimit, RunSettings
-from deputize.core.settings.sandboxes import SandboxSettings
+from deputize.core.settings.sandboxes import SandboxSettings, Weakness
 from deputize.core.settings.server import ServerSettings
 from deputize.core.settings.servers import McpServerSettings
 from deputize.core.settings.services import ServiceSettings
@@ -145,6 +145,10 @@ class Settings(BaseSettings):
     console: ConsoleSettings = ConsoleSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     events: EventSettings = EventSettings()
+
+    def accepts_weakness(self, weakness: Weakness) -> bool:
+        """Tell whether sandboxes may have a weakness: in production only if it is accepted by name."""
+        return self.environment != "production" or weakness in self.sandboxes.accept
 
     @field_validator("servers")
     @classmethod

@@ -7,18 +7,24 @@ from pydantic import Field
 
 from deputize.core.settings.base import SettingsSection
 
+Weakness = Literal["weak_limits", "unsandboxed_code"]
+
 
 class SandboxSettings(SettingsSection):
-    """Sandboxes of this host, in which `[[servers]]` with `sandbox` run. `deputize sandboxes check` tries them."""
+    """Sandboxes of this host, for `[[servers]]` with `sandbox`, commands and programs of `code.run`.
+
+    `deputize sandboxes check` tries them.
+    """
 
     folder: Path | None = Field(
         None,
         description="Folder of the supervisor that starts sandboxes, the same for all gateways of a host. "
         "Default: `/run/deputize/sandboxes` for root, otherwise a folder of the user.",
     )
-    accept: tuple[Literal["weak_limits"], ...] = Field(
+    accept: tuple[Weakness, ...] = Field(
         (),
         description="Weaknesses that are accepted in production: `weak_limits`, if control groups are not writable, so "
         "that memory is limited for each process and not for all of a sandbox, and processes and processor time only "
-        "by the timeout.",
+        "by the timeout; `unsandboxed_code`, if programs of `code.run` may run on their interpreter alone where this "
+        "host cannot start sandboxes.",
     )

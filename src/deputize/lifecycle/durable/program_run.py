@@ -30,6 +30,8 @@ from deputize.core.errors import (
     ProgramCrashed,
     ProgramFailed,
     ResourceLimitExceeded,
+    SandboxFailed,
+    ToolRequiresSetup,
     ToolTimeout,
 )
 from deputize.core.json_pointer import find_value, parse_pointer
@@ -41,9 +43,12 @@ from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import WITHHELD, FlowFailure, FlowState, ReadyCall
 from deputize.runs.program_job import replay_job
+from deputize.sandboxes.client import SandboxUnavailable
 
 _WORDS: Final = re.compile(r"\w+")
 _RETRY_SECONDS: Final = 2.0
+# A supervisor that was killed is started again, and the program computes the same again.
+_SANDBOX_ATTEMPTS: Final = 3
 _PRINTED_TAIL: Final = 4_000
 _REFUSED_STATES: Final = frozenset({State.DENIED, State.BLOCKED})
 _INVALID_STATES: Final = frozenset({State.VALIDATION_FAILED, State.SCHEMA_PARSE_FAILED})
@@ -110,7 +115,11 @@ def build_program_problem(end: Mapping[str, Any]) -> Problem:
 _PROBLEMS: Final[Mapping[str, type[Problem]]] = {
     "time": ToolTimeout, "timed_out": ToolTimeout, "memory": OutOfMemory, "crashed": ProgramCrashed,
     "recursion": ResourceLimitExceeded, "calls": ResourceLimitExceeded, "call": FlowFailed,
+    "sandbox": SandboxFailed, "setup": ToolRequiresSetup,
 }  # fmt: skip
+_ADVICE_SANDBOX: Final = (
+    "The operator must run deputize sandboxes check on the hosts of the workers, which says what to change."
+)
 _ADVICE: Final[Mapping[str, str]] = {
     "time": "Compute less, or make fewer calls after what takes long; or have the operator raise builtin.code.seconds.",
     "timed_out": "Compute less: the interpreter had to be ended.",
@@ -118,6 +127,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     "crashed": "Write the program more plainly. If it happens again, report the program to the operator.",
     "recursion": "Use a loop.",
     "calls": "Make fewer calls in one program, or have the operator raise builtin.code.calls.",
+    "sandbox": _ADVICE_SANDBOX,
+    "setup": _ADVICE_SANDBOX,
     "not_allowed": "Call a tool that builtin.code.tools lists, as namespace__name(argument=value).",
 }
 
@@ -177,17 +188,19 @@ async def _replay(
         "clock_ms": UUID(call.call_id).int >> 80,
         "seed": call.call_id,
     }
-    # Results may be large.
-    payload = await asyncio.to_thread(orjson.dumps, request)
-    try:
-        reply = await runtime.program_jobs.begin_job(call.tenant, replay_job, payload, seconds=math.ceil(seconds) + 1)
-    except JobRefused as refused:
-        raise RunNotReady("too many programs run", seconds=_RETRY_SECONDS) from refused
-    if reply is None:
-        message = "the program, or a value that it returned or passed on, took too much time or memory"
-        return {"end": _build_end("memory", message, len(steps.program["calls"]))}
-    fields: dict[str, Any] = orjson.loads(reply)
     made_calls = len(steps.program["calls"])
+    for _ in range(_SANDBOX_ATTEMPTS):
+        try:
+            request["sandbox"] = await runtime.interpreters.find_socket()
+        except SandboxUnavailable as error:
+            if made_calls:
+                raise RunNotReady(f"programs need a sandbox: {error}", seconds=_RETRY_SECONDS, unable=True) from error
+            return {"end": _build_end("setup", f"programs need a sandbox, and this host has none: {error}", 0)}
+        # Results may be large.
+        payload = await asyncio.to_thread(orjson.dumps, request)
+        fields = await _run_job(runtime, call.tenant, payload, seconds, made_calls)
+        if fields.get("end", {}).get("failure", {}).get("kind") != "sandbox":
+            break
     planned = fields.get("call")
     if planned is not None and planned["function"] not in functions:
         message = f"{planned['function']} is no tool that programs may call any more"
@@ -195,6 +208,18 @@ async def _replay(
     if planned is not None and planned["number"] > settings.calls:
         message = f"the program made {settings.calls} calls, and wants another one"
         return {"end": _build_end("calls", message, made_calls, line=planned["line"])}
+    return fields
+
+
+async def _run_job(runtime: Runtime, tenant: str, payload: bytes, seconds: float, made_calls: int) -> dict[str, Any]:
+    try:
+        reply = await runtime.program_jobs.begin_job(tenant, replay_job, payload, seconds=math.ceil(seconds) + 1)
+    except JobRefused as refused:
+        raise RunNotReady("too many programs run", seconds=_RETRY_SECONDS) from refused
+    if reply is None:
+        message = "the program, or a value that it returned or passed on, took too much time or memory"
+        return {"end": _build_end("memory", message, made_calls)}
+    fields: dict[str, Any] = orjson.loads(reply)
     return fields
 
 

@@ -13,7 +13,7 @@ from deputize.core.call import CallRequest
 from deputize.core.caller import Caller
 from deputize.core.errors import CallNotFound, ToolFailed, ToolPrecondition
 from deputize.core.outcome import Outcome
-from deputize.core.settings import CodeSettings
+from deputize.core.settings import CodeSettings, SandboxSettings
 from deputize.govern.identity.dev_issuer import mint_dev_token
 from deputize.lifecycle.durable import flow_run, program_run
 from deputize.lifecycle.durable.flow_steps import load_flow_steps
@@ -289,6 +289,20 @@ async def test_a_program_ends_by_a_limit_that_is_named(fresh_database: str, tmp_
             envelope = await fail(lab, code)
             assert envelope["type"] == f"urn:deputize:problem:{slug}", envelope["detail"]
             assert words in envelope["detail"]
+
+
+async def test_a_program_needs_a_sandbox_unless_the_settings_accept_none(fresh_database: str, tmp_path: Path) -> None:
+    set_behaviour("walled", answer(1))
+    settings = SandboxSettings(folder=Path("/proc/none"))
+    async with open_lab(
+        fresh_database, tmp_path, tools=(*TOOLS, declare_tool()), code=SETTINGS, sandboxes=settings
+    ) as lab:
+        call_id = await start(lab, "lab__put(tag='walled')")
+        await drive(lab, call_id)
+        envelope = await load_envelope(lab, call_id)
+        assert envelope["type"] == "urn:deputize:problem:requires-setup", envelope
+        assert "programs need a sandbox, and this host has none" in envelope["detail"]
+        assert list_effects("walled") == []
 
 
 async def test_what_a_program_prints_and_returns_is_bounded(fresh_database: str, tmp_path: Path) -> None:

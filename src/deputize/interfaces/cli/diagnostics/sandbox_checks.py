@@ -1,5 +1,6 @@
 """Start a real sandbox on this host, try to get out of it, and say what to change."""
 
+import asyncio
 import os
 import socket
 import tempfile
@@ -8,6 +9,8 @@ from typing import Final
 
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.runs.interpreter import InterpreterSandboxes
+from deputize.runs.program_job import try_interpreter
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable, find_default_folder
 from deputize.sandboxes.port import Ending, SandboxSpec
 
@@ -39,6 +42,8 @@ _ALLOW_GROUPS: Final = (
     '--security-opt writable-cgroups=true. Or accept it: accept = ["weak_limits"] in [sandboxes].'
 )
 
+_ACCEPT_UNSANDBOXED: Final = 'In production, accept = ["unsandboxed_code"] in [sandboxes] runs them without.'
+
 
 def find_folder(settings: Settings) -> Path:
     """Find the folder of this host's supervisor."""
@@ -46,7 +51,7 @@ def find_folder(settings: Settings) -> Path:
 
 
 async def check_isolation(settings: Settings) -> list[Finding]:
-    """Name the servers whose programs run without a sandbox; try one if other servers or commands need it."""
+    """Name the servers whose programs run without a sandbox; try one if something needs it."""
     programs = [each for each in settings.servers if each.command]
     exposed = [each.name for each in programs if not each.sandbox and "unsandboxed" not in each.accept_risk]
     findings = []
@@ -58,19 +63,38 @@ async def check_isolation(settings: Settings) -> list[Finding]:
     needs_sandboxes = any(each.sandbox for each in programs) or any(
         each.kind == "commands" for each in settings.services
     )
-    return findings + (await check_sandboxes(settings) if needs_sandboxes else [])
+    return findings + await (check_sandboxes(settings) if needs_sandboxes else check_interpreter(settings))
 
 
 async def check_sandboxes(settings: Settings) -> list[Finding]:
-    """Try the backend `namespaces`; the other backends are not built yet."""
+    """Try the backend `namespaces`, and the interpreter inside of it if programs run here."""
     client = SandboxClient(find_folder(settings), accept_weak_limits=True)
     try:
-        return await _check_namespaces(client, settings)
+        findings = await _check_namespaces(client, settings)
     except SandboxUnavailable as error:
-        todo = _INSTALL if "not installed" in str(error) else _advise(str(error))
-        return [Finding(check="namespaces", status="broken", summary=str(error), todo=todo)]
+        findings = [Finding(check="namespaces", status="broken", summary=str(error), todo=_advise(str(error)))]
     finally:
         await client.aclose()
+    return findings + await check_interpreter(settings)
+
+
+async def check_interpreter(settings: Settings) -> list[Finding]:
+    """Run a program in a sandbox, if `code.run` is on."""
+    if settings.builtin.code is None:
+        return []
+    client = SandboxClient(find_folder(settings), accept_weak_limits=settings.accepts_weakness("weak_limits"))
+    try:
+        reason = await asyncio.to_thread(try_interpreter, await InterpreterSandboxes(client).find_socket())
+    except SandboxUnavailable as error:
+        reason = str(error)
+    finally:
+        await client.aclose()
+    if reason is None:
+        return [Finding(check="interpreter", status="good", summary="programs of code.run are in a sandbox")]
+    is_accepted = settings.accepts_weakness("unsandboxed_code")
+    summary = f"programs of code.run {'run on their interpreter alone' if is_accepted else 'do not run'}: {reason}"
+    todo = " ".join((_advise(reason), _ACCEPT_UNSANDBOXED)).strip()
+    return [Finding(check="interpreter", status="warning" if is_accepted else "broken", summary=summary, todo=todo)]
 
 
 async def _check_namespaces(client: SandboxClient, settings: Settings) -> list[Finding]:
@@ -116,7 +140,7 @@ def _report_ways(open_ways: list[str]) -> Finding:
 def _report_limits(client: SandboxClient, settings: Settings) -> list[Finding]:
     if client.weak_limits is None:
         return [Finding(check="limits", status="good", summary="memory, processes and CPU by control groups")]
-    is_accepted = settings.environment != "production" or "weak_limits" in settings.sandboxes.accept
+    is_accepted = settings.accepts_weakness("weak_limits")
     return [
         Finding(
             check="limits",
@@ -135,5 +159,7 @@ def _explain_failure(result: SandboxResult) -> Finding:
 
 
 def _advise(words: str) -> str:
+    if "not installed" in words:
+        return _INSTALL
     is_refused = any(each in words.lower() for each in ("permission", "permitted", "namespace"))
     return _ALLOW_NAMESPACES if is_refused else ""

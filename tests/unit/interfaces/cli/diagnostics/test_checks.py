@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from deputize.core.settings import IdentitySettings, IssuerSettings, McpServerSettings, Settings
+from deputize.core.settings import (
+    BuiltinSettings,
+    CodeSettings,
+    IdentitySettings,
+    IssuerSettings,
+    McpServerSettings,
+    SandboxSettings,
+    Settings,
+)
 from deputize.interfaces.cli.diagnostics import checks
 from deputize.interfaces.cli.diagnostics.environment_checks import check_environment
 from deputize.interfaces.cli.diagnostics.finding import Finding
@@ -197,6 +205,19 @@ def test_the_issuer_of_development_is_found_in_production(project: Path) -> None
 
     assert finding[:2] == ("issuers", "broken")
     assert "does not accept the development issuer" in finding[2]
+
+
+def test_programs_of_code_run_need_a_sandbox_in_production(project: Path) -> None:
+    def check(**values: Any) -> list[tuple[str, str]]:
+        sandboxes = SandboxSettings(folder=Path("/proc/none"), **values.pop("sandboxes", {}))
+        settings = Settings(sandboxes=sandboxes, builtin=BuiltinSettings(code=CodeSettings()), **values)
+        return [(each.status, each.summary) for each in asyncio.run(check_isolation(settings))]
+
+    [(status, summary)] = check()
+    assert (status, summary.partition(":")[0]) == ("broken", "programs of code.run do not run")
+    for accepted in ({"sandboxes": {"accept": ("unsandboxed_code",)}}, {"environment": "development"}):
+        [(status, summary)] = check(**accepted)
+        assert (status, summary.partition(":")[0]) == ("warning", "programs of code.run run on their interpreter alone")
 
 
 def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: Path) -> None:

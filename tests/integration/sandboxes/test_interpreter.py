@@ -1,0 +1,145 @@
+"""The interpreter of programs runs in a sandbox that shows it itself alone, and who ended it is named."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic_monty._binary import find_monty_binary
+
+from deputize.runs import interpreter
+from deputize.runs.interpreter import InterpreterSandboxes, list_libraries
+from deputize.runs.program_job import replay_job
+from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
+from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
+from tests.support.sandbox_host import needs_sandboxes
+from tests.unit.runs.test_program_job import build_request
+
+pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
+ENDLESS = "while True:\n    pass"
+GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+from deputize.execute.job_processes import JobProcesses
+from deputize.runs.program_job import replay_job
+asyncio.run(JobProcesses().begin_job("acme", replay_job, Path(sys.argv[1]).read_bytes(), seconds=600))
+"""
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
+    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True)
+    yield client
+    await client.aclose()
+
+
+async def find_socket(client: SandboxClient) -> str:
+    socket_path = await InterpreterSandboxes(client).find_socket()
+    assert socket_path is not None
+    return socket_path
+
+
+async def run(client: SandboxClient, code: str, **more: Any) -> dict[str, Any]:
+    request = build_request(code, sandbox=await find_socket(client), **more)
+    reply: dict[str, Any] = orjson.loads(await asyncio.to_thread(replay_job, request))
+    return reply["end"]
+
+
+def list_sandboxed(client: SandboxClient) -> list[int]:
+    """List the interpreters of a supervisor: what the first processes of its namespaces have started."""
+    mark, pids = mark_processes(client.folder), []
+    for bubblewrap in list_marked_processes(mark):
+        for each in Path(f"/proc/{bubblewrap}/task/{bubblewrap}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                # A child of bubblewrap that has ended already has none.
+                words = Path("/proc", each, "cmdline").read_bytes()
+                if words and not words.startswith(mark.encode()):
+                    pids.append(int(each))
+    return pids
+
+
+async def wait_for_interpreter(client: SandboxClient) -> int:
+    for _ in range(3_000):
+        if pids := list_sandboxed(client):
+            return pids[0]
+        await asyncio.sleep(0.01)
+    pytest.fail("no interpreter came within half a minute")
+
+
+async def wait_until_gone(client: SandboxClient) -> None:
+    for _ in range(3_000):
+        if not list_marked_processes(mark_processes(client.folder)):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the sandbox did not end within half a minute")
+
+
+def list_files(root: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(root):
+        yield from (f"/{Path(folder, each).relative_to(root)}" for each in names)
+
+
+async def test_it_sees_its_own_files_and_nothing_else(client: SandboxClient) -> None:
+    assert (await run(client, "sum(range(10))"))["result"] == 45
+    running = asyncio.create_task(run(client, ENDLESS, seconds=3.0))
+    process = Path("/proc", str(await wait_for_interpreter(client)))
+    binary = find_monty_binary()
+    assert set(list_files(process / "root")) == {binary, *list_libraries(binary)}
+    assert [line.split(":")[0].strip() for line in (process / "net/dev").read_text().splitlines()[2:]] == ["lo"]
+    environment = {each.split(b"=")[0] for each in (process / "environ").read_bytes().split(b"\0") if each}
+    assert environment == {b"PATH", b"HOME", b"LANG", b"PWD"}
+    assert len(list((process / "fd").iterdir())) <= 4
+    assert (await running)["failure"]["kind"] == "time"
+    await wait_until_gone(client)
+
+
+async def test_who_ended_it_is_named(client: SandboxClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[str, Any] = {"seconds": 30.0, "memory_bytes": 64 << 20}
+    assert (await run(client, "y = [0] * 10**9", **limits))["failure"]["kind"] == "memory"
+    with monkeypatch.context() as patch:
+        # A sandbox that is too small for what the interpreter itself allows.
+        patch.setattr(interpreter, "_OWN_MEMORY", -112 << 20)
+        if client.weak_limits is None:
+            assert (await run(client, "y = [0] * 3_000_000", **limits))["failure"]["kind"] == "memory"
+    for number in (signal.SIGKILL, signal.SIGABRT):
+        await wait_until_gone(client)
+        running = asyncio.create_task(run(client, ENDLESS, **limits))
+        os.kill(await wait_for_interpreter(client), number)
+        assert (await running)["failure"]["kind"] == "crashed"
+
+
+async def test_one_whose_supervisor_is_killed_did_not_crash(client: SandboxClient) -> None:
+    running = asyncio.create_task(run(client, ENDLESS, seconds=30.0))
+    pid = await wait_for_interpreter(client)
+    while (parent := _read_parent(pid)) in list_marked_processes(mark_processes(client.folder)):
+        pid = parent
+    os.kill(parent, signal.SIGKILL)
+    assert (await running)["failure"]["kind"] == "sandbox"
+    assert (await run(client, "1 + 1"))["result"] == 2
+
+
+def _read_parent(pid: int) -> int:
+    return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_it_ends_with_its_gateway(client: SandboxClient, tmp_path: Path) -> None:
+    request = tmp_path / "request"
+    request.write_bytes(build_request(ENDLESS, sandbox=await find_socket(client), seconds=600.0))
+    with subprocess.Popen([sys.executable, "-c", GATEWAY, str(request)]) as gateway:
+        await wait_for_interpreter(client)
+        gateway.kill()
+    await wait_until_gone(client)
+
+
+async def test_without_sandboxes_it_runs_bare_only_where_that_is_accepted() -> None:
+    client = SandboxClient(Path("/proc/none"))
+    with pytest.raises(SandboxUnavailable):
+        await InterpreterSandboxes(client).find_socket()
+    assert await InterpreterSandboxes(client, may_be_bare=True).find_socket() is None
