@@ -4,6 +4,8 @@ import subprocess
 
 import pytest
 
+from deputize.sandboxes.gvisor import find_obstacle as find_gvisor_obstacle
+from deputize.sandboxes.gvisor import find_runsc
 from deputize.sandboxes.namespaces import find_bubblewrap
 
 # A program of the base of sandboxes: the interpreter of the tests is not in it.
@@ -21,3 +23,5 @@ def _find_obstacle() -> str | None:
 
 obstacle = _find_obstacle()
 needs_sandboxes = pytest.mark.skipif(obstacle is not None, reason=obstacle or "")
+_gvisor_obstacle = find_gvisor_obstacle(find_runsc())
+needs_gvisor = pytest.mark.skipif(_gvisor_obstacle is not None, reason=_gvisor_obstacle or "")

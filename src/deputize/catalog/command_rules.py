@@ -71,6 +71,9 @@ def _check_permissions(contract: Contract, command: Command) -> Iterator[Reason]
     if sandbox is not None and sandbox.permissions:
         reason, fix = "are set, but those of a command are its folders and hosts", "remove them"
         yield Reason(conjunct=_POLICY, path="/sandbox/permissions", reason=reason, fix=fix)
+    if sandbox is not None and sandbox.backend == "gvisor" and contract.network.allowed_domains:
+        reason, fix = "is gvisor, on which programs reach no hosts", "remove the hosts, or write namespaces"
+        yield Reason(conjunct=_POLICY, path="/sandbox/backend", reason=reason, fix=fix)
     if command.changes_folders and contract.effects is Effects.READ:
         reason, fix = "is read, but the program may change a folder", "write effects: write, or destructive"
         yield Reason(conjunct="mutation_class_labelled", path="/effects", reason=reason, fix=fix)

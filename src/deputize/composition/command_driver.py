@@ -20,7 +20,9 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
         if each.kind == "commands"
     }
     accepts_weak_limits = settings.accepts_weakness("weak_limits")
-    sandboxes = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits)
+    sandboxes = SandboxClient(
+        settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits, backend=settings.sandboxes.backend
+    )
     own_paths = (
         settings.folder, settings.database.lineage_folder, settings.keys.master_file,
         *settings.keys.accepted_master_files, settings.vault.token_file, settings.console.client_secret_file,

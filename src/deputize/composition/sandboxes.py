@@ -11,7 +11,9 @@ def build_interpreters(settings: Settings, stack: contextlib.AsyncExitStack) -> 
     may_be_bare = settings.accepts_weakness("unsandboxed_code")
     # Who accepts no sandbox accepts a weak one.
     accept_weak_limits = may_be_bare or settings.accepts_weakness("weak_limits")
-    client = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accept_weak_limits)
+    client = SandboxClient(
+        settings.sandboxes.folder, accept_weak_limits=accept_weak_limits, backend=settings.sandboxes.backend
+    )
     interpreters = InterpreterSandboxes(client, may_be_bare=may_be_bare)
     stack.push_async_callback(interpreters.aclose)
     return interpreters

@@ -9,14 +9,14 @@ import functools
 import struct
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
-from deputize.sandboxes.port import Ending, SandboxEnd, SandboxFolder, SandboxLimits, SandboxSpec
+from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxFolder, SandboxLimits, SandboxSpec
 from deputize.sandboxes.stand_in import StandIn
 from deputize.sandboxes.supervisor import SOCKET_NAME
 
@@ -40,10 +40,10 @@ class InterpreterSandboxes:
         self._may_be_bare = may_be_bare
         self._was_reported = False
 
-    async def find_socket(self) -> str | None:
-        """Find the socket of the supervisor, which is started if it does not run; None for no sandbox.
+    async def describe(self) -> dict[str, str] | None:
+        """Describe to a job what starts its sandbox, None for no sandbox; raise SandboxUnavailable if it needs one.
 
-        Raises SandboxUnavailable if there must be one.
+        A supervisor that does not run is started.
         """
         try:
             await self._client.connect()
@@ -54,7 +54,7 @@ class InterpreterSandboxes:
                 self._was_reported = True
                 log.warning("programs_run_unsandboxed", reason=str(error))
             return None
-        return str(self._client.folder / SOCKET_NAME)
+        return {"socket": str(self._client.folder / SOCKET_NAME), "backend": self._client.backend}
 
     async def aclose(self) -> None:
         """Let the supervisor end, if no other gateway uses it."""
@@ -75,14 +75,14 @@ class Interpreter:
 
 @contextlib.contextmanager
 def open_interpreter(
-    binary: str, socket_path: str | None, *, seconds: float, memory_bytes: int
+    binary: str, sandbox: dict[str, str] | None, *, seconds: float, memory_bytes: int
 ) -> Iterator[Interpreter]:
     """Open what starts an interpreter, and end its sandbox; raise SandboxUnavailable if there is none."""
-    if socket_path is None:
+    if sandbox is None:
         yield Interpreter(path=binary, stand_in=None)
         return
     spec = build_spec(binary, seconds=seconds, memory_bytes=memory_bytes)
-    with StandIn(socket_path, spec) as stand_in:
+    with StandIn(sandbox["socket"], replace(spec, backend=Backend(sandbox["backend"]))) as stand_in:
         yield Interpreter(path=stand_in.path, stand_in=stand_in)
 
 

@@ -53,11 +53,11 @@ def replay_job(payload: bytes) -> bytes:
     return orjson.dumps({**reply, "seconds": replay.seconds})
 
 
-def try_interpreter(socket_path: str | None) -> str | None:
+def try_interpreter(sandbox: dict[str, str] | None) -> str | None:
     """Run the smallest program; return why that failed."""
     request = {
         "code": "1", "functions": [], "calls": [], "seconds": _START_SECONDS, "memory_bytes": 1_048_576, "clock_ms": 0,
-        "seed": "", "sandbox": socket_path,
+        "seed": "", "sandbox": sandbox,
     }  # fmt: skip
     reply: dict[str, Any] = orjson.loads(replay_job(orjson.dumps(request)))
     failure = reply["end"].get("failure")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from deputize.sandboxes.port import Ending, SandboxEnd, SandboxSpec
+from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxSpec, choose_stronger
 from deputize.sandboxes.supervisor import SOCKET_NAME, read_peer_uid
 
 _START_SECONDS: Final = 20.0
@@ -92,9 +92,19 @@ class RunningSandbox:
 
 
 class SandboxClient:
-    """Sandboxes of this host. A supervisor that does not run, or was killed, is started with the next sandbox."""
+    """Sandboxes of this host, none of a weaker backend than this.
 
-    def __init__(self, folder: Path | None = None, *, accept_weak_limits: bool = False) -> None:
+    A supervisor that does not run, or was killed, is started with the next sandbox.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        accept_weak_limits: bool = False,
+        backend: Backend | str = Backend.NAMESPACES,
+    ) -> None:
+        self.backend = Backend(backend)
         self.folder = folder or find_default_folder()
         self._accept_weak_limits = accept_weak_limits
         # Held open so that the supervisor stays while this gateway does.
@@ -104,9 +114,9 @@ class SandboxClient:
         # The user of sandboxes, if it is not that of this process: what they are shown, it must be able to read.
         self.uid: int | None = None
 
-    async def connect(self) -> None:
-        """Make sure that sandboxes can be started here, or raise SandboxUnavailable."""
-        with await self._connect():
+    async def connect(self, backend: Backend = Backend.NAMESPACES) -> None:
+        """Make sure that sandboxes can be started here, at least of this backend, or raise SandboxUnavailable."""
+        with await self._connect(choose_stronger(self.backend, backend)):
             pass
 
     async def run(self, spec: SandboxSpec, stdin: bytes = b"", *, max_output_bytes: int = 1_048_576) -> SandboxResult:
@@ -122,8 +132,9 @@ class SandboxClient:
 
         `longest_line` bounds what readers of its output collect before it is read.
         """
+        spec = replace(spec, backend=choose_stronger(self.backend, spec.backend))
         async with contextlib.AsyncExitStack() as stack:
-            connection = stack.enter_context(await self._connect())
+            connection = stack.enter_context(await self._connect(spec.backend))
             loop = asyncio.get_running_loop()
             pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
             ours, theirs = [pipes[0][1], pipes[1][0], pipes[2][0]], [pipes[0][0], pipes[1][1], pipes[2][1]]
@@ -150,10 +161,10 @@ class SandboxClient:
             self._presence.close()
             self._presence = None
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self, backend: Backend) -> socket.socket:
         connection, greeting = await self._open()
         self.weak_limits, self.uid = greeting["weak_limits"], greeting["uid"]
-        problem: str | None = greeting["problem"]
+        problem = find_problem(greeting, backend)
         if problem is None and self.weak_limits is not None and not self._accept_weak_limits:
             problem = f"this host has only weak limits: {self.weak_limits}"
         if problem is not None:
@@ -215,6 +226,13 @@ class SandboxClient:
             start_new_session=True,
         )  # fmt: skip
         await process.wait()
+
+
+def find_problem(greeting: dict[str, Any], backend: Backend) -> str | None:
+    """Find in the greeting of a supervisor why it starts no sandboxes of a backend."""
+    if backend is Backend.NAMESPACES:
+        return greeting["problem"]  # type: ignore[no-any-return]  # of our own JSON
+    return greeting.get("gvisor", "the supervisor of this host's sandboxes is of an earlier release")  # type: ignore[no-any-return]
 
 
 def find_default_folder() -> Path:

@@ -12,15 +12,15 @@ from typing import Final
 from deputize.sandboxes.port import SandboxSpec
 
 # Set-user-id programs elsewhere in PATH must not be taken for it.
-_PROGRAM_FOLDERS: Final = "/usr/local/bin:/usr/bin:/bin"
+PROGRAM_FOLDERS: Final = "/usr/local/bin:/usr/bin:/bin"
 _NOBODY: Final = "65534"
-_SHARED_MEMORY_BYTES: Final = 16_777_216
-_BASE_LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SHARED_MEMORY_BYTES: Final = 16_777_216
+BASE_LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
 # What programs need of /etc: how libraries are found, alternatives of programs, certificates, zone of time.
-_ETC: Final = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", "/etc/localtime", "/etc/mime.types")
+ETC_FILES: Final = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", "/etc/localtime", "/etc/mime.types")
 # Folders in which sockets, processes or devices of the host would be reached through a read-only view.
 _NEVER_SHARED: Final = ("/", "/proc", "/sys", "/dev", "/run", "/var/run", "/var")
-_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}  # its own
+ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}  # its own
 
 
 class FolderRefused(Exception):
@@ -29,7 +29,7 @@ class FolderRefused(Exception):
 
 def find_bubblewrap() -> str | None:
     """Find bubblewrap's program."""
-    return shutil.which("bwrap", path=_PROGRAM_FOLDERS)
+    return shutil.which("bwrap", path=PROGRAM_FOLDERS)
 
 
 def build_options(
@@ -49,11 +49,11 @@ def build_options(
     options += ["--size", str(spec.limits.storage_bytes), "--perms", "1777", "--tmpfs", "/tmp"]  # its own
     # What lies in another folder is shown on top of it.
     for each in sorted(spec.folders, key=lambda folder: os.path.normpath(folder.path).count("/")):
-        _require_shareable(each.path, os.path.normpath(each.path))
-        source = _resolve_folder(each.source or each.path, own_folder)
+        require_shareable(each.path, os.path.normpath(each.path))
+        source = resolve_folder(each.source or each.path, own_folder)
         options += ["--bind" if each.is_writable else "--ro-bind", source, each.path]
     if spec.working_folder != "/tmp":  # its own
-        _require_shareable(spec.working_folder, os.path.normpath(spec.working_folder))
+        require_shareable(spec.working_folder, os.path.normpath(spec.working_folder))
         options += ["--dir", spec.working_folder]
     if gate is not None:
         options += ["--block-fd", str(gate)]
@@ -62,7 +62,7 @@ def build_options(
     if spec.has_base:
         options += ["--remount-ro", "/dev"]
     options += ["--remount-ro", "/", "--chdir", spec.working_folder, "--clearenv"]
-    for name, value in {**_ENVIRONMENT, **spec.environment}.items():
+    for name, value in {**ENVIRONMENT, **spec.environment}.items():
         options += ["--setenv", name, value]
     return options
 
@@ -70,28 +70,30 @@ def build_options(
 def _build_base() -> list[str]:
     """Show what programs need of any host, and processes and devices of the sandbox's own."""
     options = ["--ro-bind", "/usr", "/usr"]
-    for path in _BASE_LINKS:
+    for path in BASE_LINKS:
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             options += ["--ro-bind", path, path]
-    for path in _ETC:
+    for path in ETC_FILES:
         options += ["--ro-bind-try", path, path]
     options += ["--proc", "/proc", "--dev", "/dev"]
-    return [*options, "--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
+    return [*options, "--size", str(SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
 
 
-def _resolve_folder(path: str, own_folder: str) -> str:
+def resolve_folder(path: str, own_folder: str) -> str:
+    """Find what a folder leads to; raise FolderRefused if that must not be shown."""
     real, own = os.path.realpath(path), os.path.realpath(own_folder)
     if os.path.commonpath((real, own)) in (real, own):
         raise FolderRefused(
             f"the folder {path} is never shown to a sandbox: it holds the supervisor's socket, or is beside it"
         )
-    _require_shareable(path, real)
+    require_shareable(path, real)
     return real
 
 
-def _require_shareable(path: str, real: str) -> None:
+def require_shareable(path: str, real: str) -> None:
+    """Raise FolderRefused for what leads to processes, devices or sockets of the host."""
     is_host = real in _NEVER_SHARED or real.startswith(("/proc/", "/sys/", "/dev/", "/run/"))
     if not os.path.isabs(path) or (is_host and not real.startswith("/dev/shm/")):  # files like others
         raise FolderRefused(f"the folder {path} is never shown to a sandbox: it leads to processes, devices or sockets")

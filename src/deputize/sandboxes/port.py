@@ -25,6 +25,18 @@ class Ending(StrEnum):
     FAILURE = "failure"
 
 
+class Backend(StrEnum):
+    """The wall around a program, weakest first."""
+
+    NAMESPACES = "namespaces"
+    GVISOR = "gvisor"
+
+
+def choose_stronger(*backends: Backend) -> Backend:
+    """Choose the strongest of backends that several demand: nobody weakens what another one wants."""
+    return max(backends, key=list(Backend).index)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxLimits:
     """What a sandbox may use. `storage_bytes` is the size of `/tmp`, which it writes to; `open_files` of a process."""
@@ -64,12 +76,14 @@ class SandboxSpec:
     environment: dict[str, str] = field(default_factory=dict)
     limits: SandboxLimits = SandboxLimits()
     has_base: bool = True
+    backend: Backend = Backend.NAMESPACES
 
     def to_json(self) -> bytes:
         fields = asdict(self)
-        if self.has_base:
-            # A supervisor of an earlier release knows no other, and refuses what it does not know.
-            del fields["has_base"]
+        for name in ("has_base", "backend"):
+            # A supervisor of an earlier release knows no other values, and refuses what it does not know.
+            if fields[name] == SandboxSpec.__dataclass_fields__[name].default:
+                del fields[name]
         return json.dumps(fields).encode()
 
     @classmethod
@@ -81,6 +95,7 @@ class SandboxSpec:
                 "command": tuple(value["command"]),
                 "folders": tuple(SandboxFolder(**each) for each in value["folders"]),
                 "limits": SandboxLimits(**value["limits"]),
+                "backend": Backend(value.get("backend", Backend.NAMESPACES)),
             }
         )
         paths = [path for each in spec.folders for path in (each.path, each.source or "")]

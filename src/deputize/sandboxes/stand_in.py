@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Final, Self
 
-from deputize.sandboxes.client import SandboxUnavailable
+from deputize.sandboxes.client import SandboxUnavailable, find_problem
 from deputize.sandboxes.port import Ending, SandboxEnd, SandboxSpec
 from deputize.sandboxes.supervisor import read_peer_uid
 
@@ -56,7 +56,9 @@ class StandIn:
                 greeting = self._receive_line(_CONNECT_SECONDS)
             except OSError as error:
                 raise SandboxUnavailable(f"no supervisor of sandboxes answers at {self._socket_path}") from error
-            problem = "the supervisor of this host's sandboxes ended" if not greeting else greeting["problem"]
+            if not greeting:
+                raise SandboxUnavailable("the supervisor of this host's sandboxes ended")
+            problem = find_problem(greeting, self._spec.backend)
             if problem is not None:
                 raise SandboxUnavailable(problem)
             request = self._write_memory(self._spec.to_json() + b"\n", stack)

@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -30,9 +31,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from deputize.sandboxes import gvisor
 from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
 from deputize.sandboxes.namespaces import FolderRefused, build_options, find_bubblewrap
-from deputize.sandboxes.port import MAX_REQUEST_BYTES, Ending, SandboxEnd, SandboxLimits, SandboxSpec
+from deputize.sandboxes.port import MAX_REQUEST_BYTES, Backend, Ending, SandboxEnd, SandboxLimits, SandboxSpec
 from deputize.sandboxes.seccomp import UnknownMachine, assemble_filter
 
 SOCKET_NAME: Final = "supervisor.sock"
@@ -68,6 +70,10 @@ class Supervisor:
         self._was_used = False
         self._bubblewrap = find_bubblewrap()
         self._can_start = False
+        self._runsc = gvisor.find_runsc()
+        self._gvisor_obstacle = gvisor.find_obstacle(self._runsc)
+        self._bundles = folder / "gvisor"
+        self._bundle_count = 0
         self._filter = _open_filter(has_proxy=False)
         self._proxy_filter = _open_filter(has_proxy=True)
         self._groups = ControlGroups.find(self._mark)
@@ -115,6 +121,7 @@ class Supervisor:
         for pid in list_marked_processes(self._mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        gvisor.sweep(self._bundles)
         if isinstance(self._groups, ControlGroups):
             for group in self._groups.iterate_left():
                 await _empty_group(group)
@@ -144,7 +151,9 @@ class Supervisor:
         else:
             problem = self._find_obstacle(self._bubblewrap)
         weakness = None if isinstance(self._groups, ControlGroups) else self._groups
-        return {"problem": problem, "weak_limits": weakness, "uid": self._uid}
+        return {
+            "problem": problem, "gvisor": self._gvisor_obstacle, "weak_limits": weakness, "uid": self._uid,
+        }  # fmt: skip
 
     def _find_obstacle(self, bubblewrap: str) -> str | None:
         """Try to make namespaces until it has succeeded once; return why it failed."""
@@ -175,9 +184,11 @@ class Supervisor:
                 if spec.program_sha256 is not None:
                     spec = _resolve_program(spec)
                     program = await self._copy_program(spec.command[0], spec.program_sha256, stack)
+                is_gvisor = spec.backend is Backend.GVISOR
                 if isinstance(self._groups, ControlGroups):
-                    group = self._groups.make(spec.limits)
-                started = self._start(spec, descriptors, group, program)
+                    group = self._groups.make(gvisor.add_own_needs(spec.limits) if is_gvisor else spec.limits)
+                start = self._start_gvisor if is_gvisor else self._start
+                started = start(spec, descriptors, group, program)
         except (TypeError, ValueError, KeyError, OSError, StartRefused, FolderRefused) as error:
             if group is not None:
                 await _empty_group(group)
@@ -223,29 +234,62 @@ class Supervisor:
                 spec, own_folder=str(self._folder), seccomp=passed[1], status=status_writer, program=program, gate=gate
             )
             arguments = _write_memory("\0".join((*options, "")).encode(), stack)
-            entrances = [] if group is None else group.open_entrances()
-            for each in entrances:
-                stack.callback(os.close, each)
-            supervisor_pid = os.getpid()
-
-            def prepare() -> None:
-                for each in entrances:
-                    os.write(each, b"0")
-                _set_resource_limits(spec.limits, is_weak=group is None)
-                if self._uid is not None:
-                    os.setresgid(self._uid, self._uid, self._uid)
-                    os.setresuid(self._uid, self._uid, self._uid)
-                # After the change of user, which clears it.
-                self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if os.getppid() != supervisor_pid:
-                    os._exit(1)
-
-            process = subprocess.Popen(  # no shell; this process has one thread
-                [self._mark, "--args", str(arguments), "--", *spec.command],
-                executable=self._bubblewrap, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={}, cwd="/",
-                pass_fds=(*passed, arguments), preexec_fn=prepare,
-            )  # fmt: skip
+            words = ["--args", str(arguments), "--", *spec.command]
+            limits = _list_resource_limits(spec.limits, is_weak=group is None)
+            process = self._spawn(self._bubblewrap, words, streams, (*passed, arguments), group, limits)
         return _Started(process, status, gate_writer, is_waiting=has_proxy)
+
+    def _start_gvisor(
+        self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None, program: int | None
+    ) -> "_Started":
+        """Start gVisor with the program."""
+        if self._runsc is None or self._gvisor_obstacle is not None:
+            raise StartRefused(str(self._gvisor_obstacle))
+        if spec.proxy_port is not None:
+            raise StartRefused("programs on gVisor reach no hosts: remove the hosts, or run it in namespaces")
+        self._bundle_count += 1
+        self._bundles.mkdir(mode=0o711, exist_ok=True)
+        folder = self._bundles / str(self._bundle_count)
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            bundle = gvisor.Bundle.make(
+                folder, spec, own_folder=str(self._folder), uid=self._uid, program=program, is_weak=group is None
+            )
+            stack.callback(bundle.remove)
+            limits = {resource.RLIMIT_CORE: 0}
+            process = self._spawn(self._runsc, bundle.words, streams, (bundle.log,), group, limits)
+            stack.pop_all()
+        return _Started(process, None, None, is_waiting=False, bundle=bundle)
+
+    def _spawn(
+        self, program: str, words: list[str], streams: list[int], passed: tuple[int, ...], group: ControlGroup | None,
+        limits: dict[int, int],
+    ) -> subprocess.Popen[bytes]:  # fmt: skip
+        """Start what makes a sandbox, as its user, in its group, and to be killed with this process."""
+        entrances, supervisor_pid = [] if group is None else group.open_entrances(), os.getpid()
+
+        def prepare() -> None:
+            for each in entrances:
+                os.write(each, b"0")
+            for kind, value in limits.items():
+                resource.setrlimit(kind, (value, value))
+            if self._uid is not None:
+                os.setresgid(self._uid, self._uid, self._uid)
+                os.setresuid(self._uid, self._uid, self._uid)
+            # After the change of user, which clears it.
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != supervisor_pid:
+                os._exit(1)
+
+        try:
+            return subprocess.Popen(  # no shell; this process has one thread
+                [self._mark, *words],
+                executable=program, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={}, cwd="/",
+                pass_fds=passed, preexec_fn=prepare,
+            )  # fmt: skip
+        finally:
+            for each in entrances:
+                os.close(each)
 
     async def _open_network(self, started: "_Started", port: int, connection: socket.socket) -> None:
         """Open a listener in the network of a program that waits, pass it to the gateway, and let the program begin.
@@ -254,6 +298,7 @@ class Supervisor:
         """
         async with asyncio.timeout(_NETWORK_SECONDS):
             while "child-pid" not in started.report:
+                assert started.status is not None
                 await _wait_readable(started.status)
                 if not started.read_report():
                     # It could not be started; its end says so.
@@ -335,17 +380,20 @@ class Supervisor:
 
 @dataclass(kw_only=False, slots=True)
 class _Started:
-    """Bubblewrap, where it reports, what it has reported, and what lets a program begin that waits."""
+    """Bubblewrap, where it reports, what it has reported, and what lets a program begin that waits; or gVisor."""
 
     process: subprocess.Popen[bytes]
-    status: int
+    status: int | None
     gate: int | None
     is_waiting: bool
+    bundle: gvisor.Bundle | None = None
     report: dict[str, int] = field(default_factory=dict)
     _text: bytes = b""
 
     def read_report(self) -> bool:
         """Read the report so far: the pid of the first process, the program's exit code. False if there is no more."""
+        if self.status is None:
+            return False
         os.set_blocking(self.status, False)
         has_more = True
         with contextlib.suppress(BlockingIOError):
@@ -357,6 +405,25 @@ class _Started:
                 self.report.update(json.loads(line))
         return has_more
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the program, once it has ended; None if it is not known."""
+        return self.report.get("exit-code") if self.bundle is None else self.process.returncode
+
+    def explain_failure(self) -> SandboxEnd | None:
+        """Explain why what made the sandbox has ended and its program has not; None if the program has."""
+        code, name = self.process.returncode, "bubblewrap" if self.bundle is None else "gVisor"
+        # It exits by itself if it could not start the program; otherwise somebody killed it.
+        note, has_started = f"{name} ended with {code}", code < 0
+        if self.bundle is None:
+            is_failure = "exit-code" not in self.report
+        else:
+            words = self.bundle.read_failure(code)
+            is_failure = code < 0 or bool(words)
+            if words:
+                note, has_started = f"gVisor failed: {words}", gvisor.has_begun(words)
+        return SandboxEnd(ending=Ending.FAILURE, note=note, has_started=has_started) if is_failure else None
+
     def open_gate(self) -> None:
         """Let a program begin that waits."""
         if self.gate is not None:
@@ -364,8 +431,11 @@ class _Started:
             self.is_waiting = False
 
     def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.status)
+        """Close the descriptors, and remove the files."""
+        if self.bundle is not None:
+            self.bundle.remove()
+        if self.status is not None:
+            os.close(self.status)
         if self.gate is not None:
             os.close(self.gate)
 
@@ -408,10 +478,11 @@ async def _supervise(
             await _empty_group(group)
     if ended_by is not None:
         return SandboxEnd(ending=ended_by)
-    return _judge_end(report.get("exit-code"), process.returncode, memory_kills, refused_processes)
+    failure = started.explain_failure()
+    return _judge_end(None if failure is not None else started.exit_code, failure, memory_kills, refused_processes)
 
 
-def _judge_end(code: int | None, bubblewrap_code: int, memory_kills: int, refused_processes: int) -> SandboxEnd:
+def _judge_end(code: int | None, failure: SandboxEnd | None, memory_kills: int, refused_processes: int) -> SandboxEnd:
     """Judge how a program ended that nobody ended from here."""
     if code == 0:
         kills = f"the kernel killed {memory_kills} of its processes, because its memory was used up"
@@ -422,10 +493,8 @@ def _judge_end(code: int | None, bubblewrap_code: int, memory_kills: int, refuse
         return SandboxEnd(ending=Ending.MEMORY, exit_code=code)
     if refused_processes:
         return SandboxEnd(ending=Ending.PROCESSES, exit_code=code)
-    if code is None:
-        # It exits by itself if it could not start the program; otherwise somebody killed it.
-        note = f"bubblewrap ended with {bubblewrap_code}"
-        return SandboxEnd(ending=Ending.FAILURE, note=note, has_started=bubblewrap_code < 0)
+    if failure is not None or code is None:
+        return failure or SandboxEnd(ending=Ending.FAILURE)
     is_crash = 128 < code <= 128 + signal.SIGRTMAX
     return SandboxEnd(ending=Ending.CRASH if is_crash else Ending.EXIT, exit_code=code)
 
@@ -494,17 +563,17 @@ def read_peer_uid(connection: socket.socket) -> int:
     return uid
 
 
-def _set_resource_limits(limits: SandboxLimits, *, is_weak: bool) -> None:
-    """Limit each process; without control groups, that is all there is."""
-    values = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, limits.open_files)]
+def _list_resource_limits(limits: SandboxLimits, *, is_weak: bool) -> dict[int, int]:
+    """List the limits of each process; without control groups, that is all there is."""
+    values = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: limits.open_files}
     if is_weak:
         # The data segment, not the address space: many runtimes reserve far more than they use. Processes have no
         # such limit: the kernel would count all of the user, those outside of the sandbox included.
-        values.append((resource.RLIMIT_DATA, limits.memory_bytes))
-    for kind, value in values:
+        values[resource.RLIMIT_DATA] = limits.memory_bytes
+    for kind, value in values.items():
         hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        values[kind] = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    return values
 
 
 def _write_memory(content: bytes, stack: contextlib.ExitStack) -> int:

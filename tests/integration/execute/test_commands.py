@@ -30,10 +30,12 @@ from deputize.core.errors import (
 )
 from deputize.core.settings import KeySettings, SandboxSettings, Settings, VaultSettings
 from deputize.execute.drivers.command import CommandDriver
+from deputize.sandboxes import client
+from deputize.sandboxes.port import Backend
 from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
 from tests.support.command_manifest import make_command, write_commands
 from tests.support.egress_server import make_certificate, make_ok_response, run_server
-from tests.support.sandbox_host import needs_sandboxes
+from tests.support.sandbox_host import needs_gvisor, needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-1", "EXE-2"), needs_sandboxes]
 HOSTS = {"network": {"allowed_domains": ["localhost"], "allowed_ports": [1]}, "effects": "write"}
@@ -389,3 +391,21 @@ async def test_without_sandboxes_a_command_requires_setup(lab: Lab) -> None:
             await commands.run()
         assert raised.value.nothing_happened
         assert "deputize sandboxes check" in raised.value.advice
+
+
+@needs_gvisor
+async def test_a_command_runs_on_the_stronger_of_what_its_manifest_and_the_settings_demand(lab: Lab) -> None:
+    code = "import os; print(os.uname().release)"
+    for declared, demanded in ((Backend.GVISOR, Backend.NAMESPACES), (Backend.NAMESPACES, Backend.GVISOR)):
+        command = python(code, sandbox={"backend": declared})
+        sandboxes = SandboxSettings.model_validate({"folder": lab.folder / "sandboxes", "backend": demanded})
+        async with lab.open(command, sandboxes=sandboxes) as commands:
+            assert (await commands.run())["stdout"] == "4.4.0\n", declared
+
+
+async def test_a_command_whose_backend_is_missing_requires_setup(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = {Backend.GVISOR: "gVisor (runsc) is not installed"}
+    monkeypatch.setattr(client, "find_problem", lambda _, backend: problems.get(backend))
+    async with lab.open(python("pass", sandbox={"backend": "gvisor"})) as commands:
+        with pytest.raises(ToolRequiresSetup, match="runsc"):
+            await commands.run()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from deputize.sandboxes.port import Backend
 from proofs.sandbox_escape.attempts import ATTEMPTS
 from proofs.sandbox_escape.experiment import Host, Trial, judge
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
@@ -26,6 +27,7 @@ def test_a_good_run_misses_no_bar() -> None:
     ("trials", "missed"),
     [
         ([*GOOD[1:], replace(GOOD[0], sandboxed=("files",))], {"got_through"}),
+        ([*GOOD, replace(GOOD[0], sandboxed=("secret",), backend=Backend.GVISOR)], {"got_through"}),
         ([*GOOD[1:], replace(GOOD[0], was_tried=False)], {"not_tried"}),
         ([*GOOD[:50], *(replace(each, control=()) for each in GOOD[50:])], {"attempts_with_control", "kinds"}),
     ],

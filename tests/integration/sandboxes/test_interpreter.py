@@ -40,16 +40,10 @@ async def client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
     await client.aclose()
 
 
-async def find_socket(client: SandboxClient) -> str:
-    socket_path = await InterpreterSandboxes(client).find_socket()
-    assert socket_path is not None
-    return socket_path
-
-
 async def run(client: SandboxClient, code: str, **more: Any) -> dict[str, Any]:
-    request = build_request(code, sandbox=await find_socket(client), **more)
-    reply: dict[str, Any] = orjson.loads(await asyncio.to_thread(replay_job, request))
-    return reply["end"]
+    request = build_request(code, sandbox=await InterpreterSandboxes(client).describe(), **more)
+    end: dict[str, Any] = orjson.loads(await asyncio.to_thread(replay_job, request))["end"]
+    return end
 
 
 def list_sandboxed(client: SandboxClient) -> list[int]:
@@ -131,7 +125,7 @@ def _read_parent(pid: int) -> int:
 
 async def test_it_ends_with_its_gateway(client: SandboxClient, tmp_path: Path) -> None:
     request = tmp_path / "request"
-    request.write_bytes(build_request(ENDLESS, sandbox=await find_socket(client), seconds=600.0))
+    request.write_bytes(build_request(ENDLESS, sandbox=await InterpreterSandboxes(client).describe(), seconds=600.0))
     with subprocess.Popen([sys.executable, "-c", GATEWAY, str(request)]) as gateway:
         await wait_for_interpreter(client)
         gateway.kill()
@@ -141,5 +135,5 @@ async def test_it_ends_with_its_gateway(client: SandboxClient, tmp_path: Path) -
 async def test_without_sandboxes_it_runs_bare_only_where_that_is_accepted() -> None:
     client = SandboxClient(Path("/proc/none"))
     with pytest.raises(SandboxUnavailable):
-        await InterpreterSandboxes(client).find_socket()
-    assert await InterpreterSandboxes(client, may_be_bare=True).find_socket() is None
+        await InterpreterSandboxes(client).describe()
+    assert await InterpreterSandboxes(client, may_be_bare=True).describe() is None

@@ -75,13 +75,20 @@ def _as_set(labels: tuple[str, ...] | None) -> frozenset[str] | None:
     return None if labels is None else frozenset(labels)
 
 
+# Weakest first.
+_BACKENDS: Final = (None, "interpreter", "namespaces", "gvisor")
+
+
 def _compare_sandbox(old: Contract, new: Contract) -> Iterator[ContractChange]:
     """Compare the isolation: without a sandbox, nothing is promised."""
     before, after = old.sandbox, new.sandbox
     if before == after:
         return
     is_wider = before is not None and (
-        after is None or after.tier > before.tier or not set(after.permissions or ()) <= set(before.permissions or ())
+        after is None
+        or after.tier > before.tier
+        or not set(after.permissions or ()) <= set(before.permissions or ())
+        or _BACKENDS.index(after.backend) < _BACKENDS.index(before.backend)
     )
     reason = "lets the tool do more than before" if is_wider else "is different"
     yield _make_change(_MAJOR if is_wider else _MINOR, "sandbox", reason)

@@ -20,8 +20,6 @@ RESERVED_FIELDS: Final = (
 _NETWORK_DRIVERS: Final = frozenset({"http", "grpc", "mcp", "command"})
 # Commands run in sandboxes, which hold these.
 _SANDBOX_FIELDS: Final = ("limits", "sandbox")
-# Backends that run no command yet.
-_MISSING_BACKENDS: Final = frozenset({"gvisor"})
 
 
 def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
@@ -29,8 +27,6 @@ def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
     names = [each for each in RESERVED_FIELDS if getattr(contract, each) != Contract.model_fields[each].default]
     if contract.handler.driver == "command":
         names = [each for each in names if each not in _SANDBOX_FIELDS]
-        if contract.sandbox is not None and contract.sandbox.backend in _MISSING_BACKENDS:
-            names.append("sandbox/backend")
     if contract.handler.driver not in _NETWORK_DRIVERS and contract.limits_network:
         names.append("network")
     if contract.alerts is not None and contract.alerts.window_seconds != ALERT_WINDOW_SECONDS:

@@ -21,6 +21,12 @@ class SandboxSettings(SettingsSection):
         description="Folder of the supervisor that starts sandboxes, the same for all gateways of a host. "
         "Default: `/run/deputize/sandboxes` for root, otherwise a folder of the user.",
     )
+    backend: Literal["namespaces", "gvisor"] = Field(
+        "namespaces",
+        description="The weakest wall that any program may have, whatever its contract says: `namespaces` of the "
+        "kernel, or `gvisor`, a kernel of its own, which needs `runsc` on each host. With `gvisor`, programs reach no "
+        "hosts.",
+    )
     accept: tuple[Weakness, ...] = Field(
         (),
         description="Weaknesses that are accepted in production: `weak_limits`, if control groups are not writable, so "

@@ -42,7 +42,15 @@ from deputize.core.errors import (
 from deputize.core.sensitive.text import redact_error_text
 from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxResult, SandboxUnavailable
-from deputize.sandboxes.port import MAX_REQUEST_BYTES, Ending, SandboxEnd, SandboxFolder, SandboxLimits, SandboxSpec
+from deputize.sandboxes.port import (
+    MAX_REQUEST_BYTES,
+    Backend,
+    Ending,
+    SandboxEnd,
+    SandboxFolder,
+    SandboxLimits,
+    SandboxSpec,
+)
 
 _MAX_ERROR_LENGTH: Final = 2_000
 _MAX_WORDS_LENGTH: Final = 300
@@ -108,7 +116,7 @@ class CommandDriver:
         call = _Call(tool=tool)
         try:
             # What the program leaves must be readable here, and writable by the user of sandboxes.
-            await self._sandboxes.connect()
+            await self._sandboxes.connect(_find_backend(tool.contract))
             async with _open_files_folder(tool.command.files, self._sandboxes.uid) as folder:
                 spec = _build_spec(tool, words, folder, seconds)
                 if len(spec.to_json()) >= MAX_REQUEST_BYTES:
@@ -349,7 +357,14 @@ def _build_spec(tool: CommandTool, words: tuple[str, ...], files: Path | None, s
         environment={**(PROXY_ENVIRONMENT if has_hosts else {}), **(command.environment or {})},
         proxy_port=PROXY_PORT if has_hosts else None,
         limits=read_limits(tool.contract.limits),
+        backend=_find_backend(tool.contract),
     )
+
+
+def _find_backend(contract: Contract) -> Backend:
+    """Find the weakest backend of a contract; no command runs on an interpreter, which is weaker than all of them."""
+    declared = None if contract.sandbox is None else contract.sandbox.backend
+    return Backend.GVISOR if declared == "gvisor" else Backend.NAMESPACES
 
 
 def read_limits(limits: ResourceLimits) -> SandboxLimits:

@@ -93,7 +93,9 @@ class UpstreamPool:
         self._egress: Egress | None = None
         # Its supervisor is started with the first program that needs one.
         accepts_weak_limits = settings.accepts_weakness("weak_limits")
-        self._sandboxes = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits)
+        self._sandboxes = SandboxClient(
+            settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits, backend=settings.sandboxes.backend
+        )
         self._transports: dict[_ServerKey, UpstreamTransport] = {}
         # By tenant, server and viewer: a user, or "" for the gateway itself.
         self._discoveries: OrderedDict[_ViewerKey, _DiscoveryRecord] = OrderedDict()

@@ -191,7 +191,7 @@ async def _replay(
     made_calls = len(steps.program["calls"])
     for _ in range(_SANDBOX_ATTEMPTS):
         try:
-            request["sandbox"] = await runtime.interpreters.find_socket()
+            request["sandbox"] = await runtime.interpreters.describe()
         except SandboxUnavailable as error:
             if made_calls:
                 raise RunNotReady(f"programs need a sandbox: {error}", seconds=_RETRY_SECONDS, unable=True) from error

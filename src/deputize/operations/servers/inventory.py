@@ -95,6 +95,11 @@ class ServerInventory:
         async with self._runtime.store.read_transaction(tenant) as connection:
             return {row["server"]: row for row in await connection.fetch(SQL["count_tools_and_changes"], tenant)}
 
+    def _describe_sandbox(self, server: McpServerSettings) -> str | None:
+        if server.url is not None:
+            return None
+        return self._runtime.settings.sandboxes.backend if server.sandbox else "none"
+
     def _describe_server(
         self, tenant: str, server: McpServerSettings, counts: Mapping[str, asyncpg.Record]
     ) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class ServerInventory:
             "name": server.name,
             "kind": "http" if server.url is not None else "stdio",
             "address": server.url if server.url is not None else server.command[0],
-            "sandbox": None if server.url is not None else "namespaces" if server.sandbox else "none",
+            "sandbox": self._describe_sandbox(server),
             "credential": server.credential,
             "status": status,
             "since": None if state is None else state.since,

@@ -108,6 +108,8 @@ def test_every_field_of_the_contract_is_judged() -> None:
         ({}, {"sandbox": {"tier": 1}}, "minor", "/sandbox"),
         ({"sandbox": {"tier": 1}}, {}, "major", "/sandbox"),
         ({"sandbox": {"tier": 1}}, {"sandbox": {"tier": 2}}, "major", "/sandbox"),
+        ({"sandbox": {"tier": 1, "backend": "gvisor"}}, {"sandbox": {"tier": 1}}, "major", "/sandbox"),
+        ({"sandbox": {"tier": 1}}, {"sandbox": {"tier": 1, "backend": "gvisor"}}, "minor", "/sandbox"),
         ({"sandbox": {"tier": 3}}, {"sandbox": {"tier": 3, "permissions": ["a:b"]}}, "major", "/sandbox"),
         ({}, {"freshness": {"max_age_seconds": 60}}, "major", "/freshness"),
         ({"freshness": {"max_age_seconds": 60}}, {"freshness": {"max_age_seconds": 9}}, "minor", "/freshness"),

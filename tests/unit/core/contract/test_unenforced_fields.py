@@ -50,7 +50,6 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"network": {"allowed_ports": [443]}}, "/network"),
         ({"network": {"deny_all_egress": True}}, "/network"),
         ({"sandbox": {"tier": 0}}, "/sandbox"),
-        ({"handler": COMMAND, "sandbox": {"tier": 0, "backend": "gvisor"}}, "/sandbox/backend"),
         ({"alerts": {"error_rate": 0.1, "window_seconds": 60}}, "/alerts/window_seconds"),
         ({"recipient_argument": "to"}, "/recipient_argument"),
         ({"labels": {"adds": ["private"]}}, "/labels"),

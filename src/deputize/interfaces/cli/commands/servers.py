@@ -34,7 +34,10 @@ group = typer.Typer(
     help="List and test upstream MCP servers, review their changes, and confirm what their tools do.",
 )
 
-_SANDBOX_TEXTS = {None: "", "none": ", without a sandbox", "namespaces": ", in a sandbox (namespaces)"}
+_SANDBOX_TEXTS = {
+    None: "", "none": ", without a sandbox", "namespaces": ", in a sandbox (namespaces)",
+    "gvisor": ", in a sandbox (gVisor)",
+}  # fmt: skip
 _STATUS_SIGNS = {"connected": OK, "unavailable": NO, "unseen": NOTE}
 _CHANGE_TEXTS = {"same": "", "changed": "changed since", "removed": "no longer offered", None: ""}
 _TOOL_PREFIX = "tool:"

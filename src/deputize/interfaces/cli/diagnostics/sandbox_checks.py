@@ -12,7 +12,7 @@ from deputize.interfaces.cli.diagnostics.finding import Finding
 from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.program_job import try_interpreter
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable, find_default_folder
-from deputize.sandboxes.port import Ending, SandboxSpec
+from deputize.sandboxes.port import Backend, Ending, SandboxSpec
 
 _SECONDS: Final = 20.0
 # Each is a test of the shell that succeeds if the way out is open.
@@ -31,7 +31,12 @@ _WAYS_OUT: Final = {
     "have a capability": "grep -E '^Cap(Eff|Prm|Bnd):.*[1-9a-f]' /proc/self/status",
     "use a descriptor of the gateway": '[ "$(ls /proc/$$/fd | wc -l)" -gt 3 ]',
 }
+# On gVisor, the first process is the program's own, and so is the kernel that makes it namespaces.
+_OPEN_ON_GVISOR: Final = frozenset({"read the gateway's environment", "make a user namespace"})
 _INSTALL: Final = "Install it: apt-get install bubblewrap, or dnf install bubblewrap."
+_INSTALL_GVISOR: Final = (
+    "Install it: apt-get install runsc, from backports on Debian 12, or see https://gvisor.dev/docs/user_guide/install."
+)
 _ALLOW_NAMESPACES: Final = (
     "Allow user namespaces: sysctl user.max_user_namespaces=10000 and, if they exist, "
     "kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0. In a container, its "
@@ -67,14 +72,26 @@ async def check_isolation(settings: Settings) -> list[Finding]:
 
 
 async def check_sandboxes(settings: Settings) -> list[Finding]:
-    """Try the backend `namespaces`, and the interpreter inside of it if programs run here."""
-    client = SandboxClient(find_folder(settings), accept_weak_limits=True)
-    try:
-        findings = await _check_namespaces(client, settings)
-    except SandboxUnavailable as error:
-        findings = [Finding(check="namespaces", status="broken", summary=str(error), todo=_advise(str(error)))]
-    finally:
-        await client.aclose()
+    """Try each backend that this host has, and the interpreter in a sandbox if programs run here."""
+    findings = []
+    for backend in Backend:
+        client = SandboxClient(find_folder(settings), accept_weak_limits=True, backend=backend)
+        try:
+            findings += await _check_backend(client)
+            if backend is settings.sandboxes.backend:
+                findings += _report_limits(client, settings)
+        except SandboxUnavailable as error:
+            is_needed = backend is settings.sandboxes.backend
+            findings.append(
+                Finding(
+                    check=backend,
+                    status="broken" if is_needed else "skipped",
+                    summary=str(error),
+                    todo=_advise(str(error)) if is_needed else "",
+                )
+            )
+        finally:
+            await client.aclose()
     return findings + await check_interpreter(settings)
 
 
@@ -82,9 +99,13 @@ async def check_interpreter(settings: Settings) -> list[Finding]:
     """Run a program in a sandbox, if `code.run` is on."""
     if settings.builtin.code is None:
         return []
-    client = SandboxClient(find_folder(settings), accept_weak_limits=settings.accepts_weakness("weak_limits"))
+    client = SandboxClient(
+        find_folder(settings),
+        accept_weak_limits=settings.accepts_weakness("weak_limits"),
+        backend=settings.sandboxes.backend,
+    )
     try:
-        reason = await asyncio.to_thread(try_interpreter, await InterpreterSandboxes(client).find_socket())
+        reason = await asyncio.to_thread(try_interpreter, await InterpreterSandboxes(client).describe())
     except SandboxUnavailable as error:
         reason = str(error)
     finally:
@@ -97,9 +118,10 @@ async def check_interpreter(settings: Settings) -> list[Finding]:
     return [Finding(check="interpreter", status="warning" if is_accepted else "broken", summary=summary, todo=todo)]
 
 
-async def _check_namespaces(client: SandboxClient, settings: Settings) -> list[Finding]:
+async def _check_backend(client: SandboxClient) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listener:
-        script = "\n".join(f'if ({test}) >/dev/null 2>&1; then echo "{way}"; fi' for way, test in _WAYS_OUT.items())
+        ways_out = _list_ways_out(client.backend)
+        script = "\n".join(f'if ({test}) >/dev/null 2>&1; then echo "{way}"; fi' for way, test in ways_out.items())
         environment = {
             "FILE": _write_host_file(folder),
             "PROCESS": str(os.getpid()),
@@ -109,7 +131,7 @@ async def _check_namespaces(client: SandboxClient, settings: Settings) -> list[F
             SandboxSpec(command=("/bin/sh", "-c", script), seconds=_SECONDS, environment=environment)
         )
         if result.end.ending is not Ending.EXIT:
-            return [_explain_failure(result)]
+            return [_explain_failure(client.backend, result)]
         listener.settimeout(0)
         try:
             listener.accept()[0].close()
@@ -119,7 +141,11 @@ async def _check_namespaces(client: SandboxClient, settings: Settings) -> list[F
     open_ways = [each for each in result.stdout.decode(errors="replace").splitlines() if each]
     if was_connected and "connect to the host" not in open_ways:
         open_ways.append("connect to the host")
-    return [_report_ways(open_ways), *_report_limits(client, settings)]
+    return [_report_ways(client.backend, open_ways)]
+
+
+def _list_ways_out(backend: Backend) -> dict[str, str]:
+    return {way: test for way, test in _WAYS_OUT.items() if backend is Backend.NAMESPACES or way not in _OPEN_ON_GVISOR}
 
 
 def _write_host_file(folder: str) -> str:
@@ -130,11 +156,11 @@ def _write_host_file(folder: str) -> str:
     return str(file)
 
 
-def _report_ways(open_ways: list[str]) -> Finding:
+def _report_ways(backend: Backend, open_ways: list[str]) -> Finding:
     if open_ways:
-        todo = "Use no sandboxes on this host, and report this with the version of bubblewrap and of the kernel."
-        return Finding(check="namespaces", status="broken", summary=f"a program can {', '.join(open_ways)}", todo=todo)
-    return Finding(check="namespaces", status="good", summary=f"{len(_WAYS_OUT)} ways out, all closed")
+        todo = "Use no sandboxes on this host, and report this with the version of bubblewrap, runsc and the kernel."
+        return Finding(check=backend, status="broken", summary=f"a program can {', '.join(open_ways)}", todo=todo)
+    return Finding(check=backend, status="good", summary=f"{len(_list_ways_out(backend))} ways out, all closed")
 
 
 def _report_limits(client: SandboxClient, settings: Settings) -> list[Finding]:
@@ -151,14 +177,14 @@ def _report_limits(client: SandboxClient, settings: Settings) -> list[Finding]:
     ]
 
 
-def _explain_failure(result: SandboxResult) -> Finding:
+def _explain_failure(backend: Backend, result: SandboxResult) -> Finding:
     words = result.stderr.decode(errors="replace").strip()[-300:] or result.end.note or result.end.ending
-    return Finding(
-        check="namespaces", status="broken", summary=f"a sandbox cannot be started: {words}", todo=_advise(words)
-    )
+    return Finding(check=backend, status="broken", summary=f"a sandbox cannot be started: {words}", todo=_advise(words))
 
 
 def _advise(words: str) -> str:
+    if "runsc" in words:
+        return _INSTALL_GVISOR
     if "not installed" in words:
         return _INSTALL
     is_refused = any(each in words.lower() for each in ("permission", "permitted", "namespace"))

@@ -92,7 +92,7 @@ class ServerSummaryModel(BaseModel):
     name: str
     kind: Literal["http", "stdio"]
     address: str = Field(description="Its URL, or the command that starts it.")
-    sandbox: Literal["none", "namespaces"] | None = Field(
+    sandbox: Literal["none", "namespaces", "gvisor"] | None = Field(
         description="What isolates its program from the host; null for a server with a URL."
     )
     credential: Literal["none", "vault", "delegated"]
