@@ -290,11 +290,14 @@ OBSERVATIONS: dict[str, str] = {
     "life.replacement": _DEPRECATION,
     **dict.fromkeys(
         (
-            "limits.cpu", "limits.memory", "limits.ephemeral_storage", "limits.processes", "sandbox.backend",
+            "limits.cpu", "limits.memory", "limits.ephemeral_storage", "limits.processes",
             "sandbox.permissions", "alerts.window_seconds", "recipient_argument", "labels.accepts",
             "labels.adds",
         ),
         _UNENFORCED,
+    ),
+    "sandbox.backend": (
+        f"{_COMMANDS}::test_a_command_runs_on_the_stronger_of_what_its_manifest_and_the_settings_demand"
     ),
     "sandbox.tier": f"{_COMMAND_RULES}::test_the_tier_follows_from_what_the_program_is_given",
     **dict.fromkeys(
