@@ -95,6 +95,7 @@ _MEANINGS: Mapping[str, str] = {
     "that only reads. `idempotent`: a repeated key has the effect of one call; the upstream must recognize it. "
     "`monotone`: nothing is removed. `conserving`: sums stay the same. `reversible`: `undo` restores the state. One "
     "that contradicts the contract is refused.",
+    "flow.session": "Where the input of `code.run` names the session whose variables its program has.",
     "flow.program": "Where the input of `code.run` has the program whose calls are the steps; other tools have none.",
     "flow.output": "Where the result comes from: a pointer, or one for each field. Without it, the last step's result.",
     "flow.on_failure": "What becomes of what was done if the flow fails: `compensate`, the default, takes it back, "

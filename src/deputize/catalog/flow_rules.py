@@ -76,6 +76,8 @@ def check_flow(contract: Contract) -> Iterator[Reason]:
         reason = "says that a repeated call is not recognized, but a flow continues where it was"
         yield _make_reason("/idempotency/upstream", reason, "write idempotency: deduplicates")
     steps = list(contract.flow.walk())
+    if contract.flow.session is not None and contract.flow.program is None:
+        yield _make_reason("/flow/session", "is set, but only programs have sessions", "remove it")
     if contract.flow.program is not None and contract.full_name != PROGRAM_TOOL:
         yield _make_reason("/flow/program", f"is set, but only {PROGRAM_TOOL} runs programs", "list steps instead")
     if bool(steps) == (contract.flow.program is not None):

@@ -8,6 +8,7 @@ one. A call that differs from the one that is recorded in its place is refused.
 The interpreter is a process of its own for each job, in a sandbox (`interpreter.py`). Nothing of it is used again.
 """
 
+import base64
 import contextlib
 import datetime
 import hashlib
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
 MAX_PRINTED: Final = 65_536
 MAX_RESULT: Final = 65_536
 MAX_ARGUMENTS: Final = 262_144
+MAX_STATE: Final = 4_194_304
 _MAX_MESSAGE: Final = 1_000
 _MAX_FRAMES: Final = 10
 _MAX_DEPTH: Final = 200
 # Reading names suspends a program, too.
 _SUSPENSIONS_PER_CALL: Final = 20
-# What the program itself is called in positions; those inside of eval() have another name.
-_FILE: Final = "<python-input-0>"
 _KILL_SECONDS: Final = 1.0
 # How long the interpreter may take to start on a busy machine.
 _START_SECONDS: Final = 10.0
@@ -90,7 +90,7 @@ def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, An
             session = stack.enter_context(
                 pool.checkout(limits=_build_limits(request), os_policy=_build_policy(request))
             )
-            return replay.run(session)
+            return replay.run(session, request.get("session"))
         except pydantic_monty.MontyCrashedError as crash:
             kind = "timed_out" if crash.timed_out else _judge_crash(interpreter)
             return replay.end(kind, str(crash))
@@ -139,18 +139,33 @@ class _Replay:
         self._functions = frozenset(request["functions"])
         self._records: list[dict[str, Any]] = request["calls"]
         self._count = 0
+        # What the program itself is called in positions; those inside of eval() have another name.
+        self._file = f"<python-input-{(request.get('session') or {}).get('cells', 0)}>"
         self._printed: list[str] = []
         self._printed_length = 0
         # How long the program ran, without the start and the end of its interpreter.
         self.seconds = 0.0
 
-    def run(self, session: "pydantic_monty.MontySession") -> dict[str, Any]:
-        """Run the program to its next call or its end."""
+    def run(self, session: "pydantic_monty.MontySession", kept: dict[str, Any] | None) -> dict[str, Any]:
+        """Run the program to its next call or its end, from what earlier programs of its session left."""
         began_at = time.monotonic()
         try:
-            return self._advance(session)
+            if kept is not None and kept["state"]:
+                session.load_session(base64.b64decode(kept["state"]))
+            reply = self._advance(session)
+            if kept is not None and "end" in reply and "failure" not in reply["end"]:
+                reply = self._dump(session, reply)
+            return reply
         finally:
             self.seconds = time.monotonic() - began_at
+
+    def _dump(self, session: "pydantic_monty.MontySession", reply: dict[str, Any]) -> dict[str, Any]:
+        """Add what the program leaves for the next one of its session."""
+        state = session.dump()
+        if len(state) > MAX_STATE:
+            message = f"the variables of the session take {len(state):,} bytes, and may take {MAX_STATE:,}"
+            return self.end("session_size", message)
+        return {**reply, "state": base64.b64encode(state).decode()}
 
     def _advance(self, session: "pydantic_monty.MontySession") -> dict[str, Any]:
         import pydantic_monty  # noqa: PLC0415 -- see above
@@ -206,7 +221,7 @@ class _Replay:
 
     def explain(self, error: "pydantic_monty.MontyError") -> dict[str, Any]:
         """Explain how a program failed."""
-        frames = [each for each in getattr(error, "traceback", list)() if each.filename == _FILE]
+        frames = [each for each in getattr(error, "traceback", list)() if each.filename == self._file]
         message, cause = str(error), error.exception()
         kind = "raised"
         if isinstance(cause, TimeoutError) and _TIME_MESSAGE in message:
@@ -228,7 +243,7 @@ class _Replay:
         return {"end": {"failure": failure, **self._describe_printed(), "calls": self._count}}
 
     def _find_line(self, position: "pydantic_monty.SourceRange | None") -> int | None:
-        if position is None or position.filename != _FILE:
+        if position is None or position.filename != self._file:
             return None
         start: int = position.start
         return self._source[:start].count(b"\n") + 1

@@ -1072,7 +1072,7 @@ PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.sealed_payloads
     ADD CONSTRAINT sealed_payloads_pkey PRIMARY KEY (tenant, id, kind);
 ALTER TABLE deputize.sealed_payloads
-    ADD CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'input_responses'::text, 'flow'::text]))) NOT VALID;
+    ADD CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'input_responses'::text, 'flow'::text, 'session'::text]))) NOT VALID;
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.sealed_payloads TO deputize_writer;
 

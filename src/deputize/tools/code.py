@@ -25,12 +25,12 @@ def declare_tool() -> FlowTool:
     contract = parse_contract(
         {
             "name": PROGRAM_TOOL,
-            "version": "1.0.0",
+            "version": "1.1.0",
             "title": "Run a program",
             "description": _DESCRIPTION,
             "kind": "code_execution",
             "provider": "deputize",
-            "flow": {"program": "/input/code", "on_failure": "keep"},
+            "flow": {"program": "/input/code", "session": "/input/session", "on_failure": "keep"},
             "effects": "write",
             # Each call of its program is governed by what its own tool declares.
             "resources": ["create calls/own"],
@@ -49,7 +49,14 @@ def declare_tool() -> FlowTool:
                         "maxLength": MAX_CODE,
                         "description": "The program.",
                         "examples": ["sum([orders__find(order_id=each)['total'] for each in ['o1', 'o2']])"],
-                    }
+                    },
+                    "session": {
+                        "type": "string",
+                        "pattern": "^(new|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$",
+                        "description": "'new' keeps the variables for later programs; session.id of its result, "
+                        "given here, goes on with them. A program that fails leaves them as they were before it.",
+                        "examples": ["new"],
+                    },
                 },
             },
             "output_schema": {
@@ -62,6 +69,15 @@ def declare_tool() -> FlowTool:
                     "printed": {"type": "string", "description": "What the program printed."},
                     "is_printed_cut": {"type": "boolean"},
                     "calls": {"type": "integer", "description": "How many calls it made."},
+                    "session": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": ["id", "cells"],
+                        "properties": {
+                            "id": {"type": "string"},
+                            "cells": {"type": "integer", "description": "How many programs it has kept."},
+                        },
+                    },
                 },
             },
         }

@@ -256,6 +256,8 @@ OBSERVATIONS: dict[str, str] = {
     "flow.program": (
         "integration/lifecycle/durable/test_programs.py::test_a_program_computes_with_the_results_of_its_calls"
     ),
+    "flow.session": "integration/lifecycle/durable/test_code_sessions.py::"
+    "test_variables_and_functions_stay_between_cells",
     "flow.on_failure": f"{_COMPENSATION}::test_what_a_flow_keeps_stays_as_it_is",
     "flow.steps.quorum": "unit/runs/test_flow_state.py::test_a_quorum_that_cannot_be_reached_stops_the_rest",
     **dict.fromkeys(

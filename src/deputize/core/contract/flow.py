@@ -93,11 +93,13 @@ class FlowStep(SparsePart):
 class Flow(SparsePart):
     """A flow, and where its result comes from: one value, or an object of several; else the last step's result.
 
-    The steps of `code.run` are not declared: `program` says where its input has the program that decides on them.
+    The steps of `code.run` are not declared: `program` says where its input has the program that decides on them, and
+    `session` where it names what the program goes on from.
     """
 
     steps: Annotated[tuple[FlowStep, ...], Field(max_length=MAX_FLOW_STEPS)] = ()
     program: Source | None = None
+    session: Source | None = None
     output: Source | Bindings | None = None
     # What becomes of what was done if the flow fails: it is taken back, unless the contract says `keep`.
     on_failure: Literal["compensate", "keep"] | None = None

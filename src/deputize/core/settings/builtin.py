@@ -112,6 +112,10 @@ class CodeSettings(SettingsSection):
     )
     memory_mb: int = Field(32, ge=1, le=256, description="How much memory its values may take.")
     calls: int = Field(50, ge=0, le=100, description="How many calls one program may make.")
+    sessions: int = Field(
+        4, ge=0, le=100, description="How many sessions, which keep variables, one caller may have at once; 0 for none."
+    )
+    session_minutes: int = Field(60, ge=1, le=1_440, description="How long after its begin a session can be used.")
 
 
 class BuiltinSettings(SettingsSection):

@@ -10,11 +10,12 @@ something ends the program.
 """
 
 import asyncio
+import base64
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
@@ -31,13 +32,16 @@ from deputize.core.errors import (
     ProgramFailed,
     ResourceLimitExceeded,
     SandboxFailed,
+    ToolConflict,
+    ToolPrecondition,
     ToolRequiresSetup,
     ToolTimeout,
 )
-from deputize.core.json_pointer import find_value, parse_pointer
+from deputize.core.json_pointer import MISSING, find_value, parse_pointer
 from deputize.core.settings import CodeSettings
 from deputize.core.states import State
 from deputize.execute.job_processes import JobRefused
+from deputize.lifecycle.durable.code_sessions import CodeSession, SessionRefused, begin_cell, keep_cell
 from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, edit_document
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
 from deputize.lifecycle.runtime import Runtime
@@ -68,16 +72,20 @@ async def evaluate_program(
     settings = runtime.settings.builtin.code
     if settings is None:
         raise RunNotReady("[builtin.code] is not set here", seconds=_RETRY_SECONDS, unable=True)
-    end = _find_end(steps, settings)
+    session, end, state = None, _find_end(steps, settings), None
+    try:
+        if (wanted := _find_input(run, "session")) is not None:
+            session = await begin_cell(runtime, run.validated.call, settings, wanted)
+    except SessionRefused as refused:
+        end = end or _build_end(refused.kind, str(refused), len(steps.program["calls"]))
     if end is None:
         tools = (await runtime.authority.load_tenant(run.validated.call.tenant)).tools
-        code = _get_code(run)
-        functions = find_functions(code, settings, tools)
-        reply = await _replay(runtime, run, steps, settings, code, functions)
+        functions = find_functions(_find_words(run, session), settings, tools)
+        reply = await _replay(runtime, run, steps, settings, functions, session)
         if "call" in reply:
             return steps, await _plan_call(runtime, run, reply["call"], functions, reply["seconds"])
-        end = reply["end"]
-    steps = await _save_end(runtime, run, steps, end)
+        end, state = reply["end"], reply.get("state")
+    steps = await _save_end(runtime, run, steps, end, session, state)
     return steps, conclude_program(steps, is_stopping=False)
 
 
@@ -105,6 +113,8 @@ def build_program_problem(end: Mapping[str, Any]) -> Problem:
     where = "" if line is None else f"line {line}: "
     details = {name: value for name, value in failure.items() if name not in ("kind", "message", "path")}
     details["printed"] = end["printed"][-_PRINTED_TAIL:]
+    if "session" in end:
+        details["session"] = end["session"]
     make = _PROBLEMS.get(failure["kind"], ProgramFailed)
     if make is ResourceLimitExceeded:
         details["limit"] = failure["kind"]
@@ -115,7 +125,8 @@ def build_program_problem(end: Mapping[str, Any]) -> Problem:
 _PROBLEMS: Final[Mapping[str, type[Problem]]] = {
     "time": ToolTimeout, "timed_out": ToolTimeout, "memory": OutOfMemory, "crashed": ProgramCrashed,
     "recursion": ResourceLimitExceeded, "calls": ResourceLimitExceeded, "call": FlowFailed,
-    "sandbox": SandboxFailed, "setup": ToolRequiresSetup,
+    "sandbox": SandboxFailed, "setup": ToolRequiresSetup, "session_gone": ToolPrecondition,
+    "session_busy": ToolConflict, "sessions": ResourceLimitExceeded, "session_size": ResourceLimitExceeded,
 }  # fmt: skip
 _ADVICE_SANDBOX: Final = (
     "The operator must run deputize sandboxes check on the hosts of the workers, which says what to change."
@@ -129,13 +140,23 @@ _ADVICE: Final[Mapping[str, str]] = {
     "calls": "Make fewer calls in one program, or have the operator raise builtin.code.calls.",
     "sandbox": _ADVICE_SANDBOX,
     "setup": _ADVICE_SANDBOX,
+    "session_gone": "Begin another one with session='new', and run again what it needs.",
+    "session_busy": "Wait for that call, or cancel it, then send this program again.",
+    "sessions": "Go on with one of them, or wait until one expires.",
+    "session_size": "Set large variables to None at the end of the program, and send it again. Its calls were made.",
     "not_allowed": "Call a tool that builtin.code.tools lists, as namespace__name(argument=value).",
 }
 
 
-def find_functions(code: str, settings: CodeSettings, tools: TenantTools) -> dict[str, str]:
+def _find_words(run: PendingRun, session: CodeSession | None) -> frozenset[str]:
+    """Find what may be the name of a tool in a program, or was in an earlier one of its session."""
+    words = frozenset(each for each in _WORDS.findall(_get_code(run)) if "__" in each)
+    return words if session is None else words | session.names
+
+
+def find_functions(words: frozenset[str], settings: CodeSettings, tools: TenantTools) -> dict[str, str]:
     """Find the tools that a program names and may call, by the names that they have in it."""
-    names = {name: to_full_name(name) for name in set(_WORDS.findall(code))}
+    names = {name: to_full_name(name) for name in words}
     return {
         name: full_name
         for name, full_name in names.items()
@@ -174,12 +195,13 @@ def _build_end(kind: str, message: str, count: int, **fields: Any) -> dict[str, 
 
 
 async def _replay(
-    runtime: Runtime, run: PendingRun, steps: FlowSteps, settings: CodeSettings, code: str, functions: Mapping[str, str]
-) -> dict[str, Any]:
+    runtime: Runtime, run: PendingRun, steps: FlowSteps, settings: CodeSettings, functions: Mapping[str, str],
+    session: CodeSession | None,
+) -> dict[str, Any]:  # fmt: skip
     """Run the program in a process of its own, as far as its recorded calls lead."""
     call, seconds = run.validated.call, settings.seconds - steps.program["seconds"]
     request = {
-        "code": code,
+        "code": _get_code(run),
         "functions": list(functions),
         "calls": [_build_record(planned, steps.calls.get(path)) for path, planned in steps.program["calls"].items()],
         "seconds": seconds,
@@ -188,6 +210,8 @@ async def _replay(
         "clock_ms": UUID(call.call_id).int >> 80,
         "seed": call.call_id,
     }
+    if session is not None:
+        request["session"] = {"cells": session.cells, "state": base64.b64encode(session.state).decode()}
     made_calls = len(steps.program["calls"])
     for _ in range(_SANDBOX_ATTEMPTS):
         try:
@@ -277,8 +301,11 @@ async def _plan_call(
     )  # fmt: skip
 
 
-async def _save_end(runtime: Runtime, run: PendingRun, steps: FlowSteps, end: Mapping[str, Any]) -> FlowSteps:
-    """Record how the program ended; what another worker recorded first stays."""
+async def _save_end(
+    runtime: Runtime, run: PendingRun, steps: FlowSteps, end: dict[str, Any], session: CodeSession | None,
+    state: str | None,
+) -> FlowSteps:  # fmt: skip
+    """Record how the program ended, and what it leaves in its session; what another worker recorded first stays."""
     call = run.validated.call
     keys = await runtime.keys.get(call.tenant)
     async with (
@@ -286,12 +313,25 @@ async def _save_end(runtime: Runtime, run: PendingRun, steps: FlowSteps, end: Ma
         edit_document(connection, keys, call.tenant, call.call_id) as document,
     ):
         program = document["program"]
-        program["end"] = program["end"] or dict(end)
+        if program["end"] is None:
+            if session is not None:
+                words = _find_words(run, session)
+                was_kept = state is not None and await keep_cell(connection, keys, call, session, state, words)
+                if state is not None and not was_kept:
+                    raise RunNotReady("its call has ended, and its session may have gone on", seconds=_RETRY_SECONDS)
+                end = {**end, "session": session.describe(was_kept=was_kept)}
+            program["end"] = end
     return replace(steps, program=program)
 
 
 def _get_code(run: PendingRun) -> str:
+    return str(_find_input(run, "program"))
+
+
+def _find_input(run: PendingRun, field: Literal["program", "session"]) -> Any:
+    """Find a part of the input that the contract names; None if it was not given."""
     flow = run.validated.contract.flow
     assert flow is not None
-    assert flow.program is not None
-    return str(find_value({"input": run.validated.call_input}, parse_pointer(flow.program)))
+    source = getattr(flow, field)
+    value = MISSING if source is None else find_value({"input": run.validated.call_input}, parse_pointer(source))
+    return None if value is MISSING else value
