@@ -26,7 +26,7 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 
 MAX_REDIRECTS = 3
 MAX_URL_LENGTH = 2048
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 async def resolve_host(host: str, port: int) -> Sequence[str]:
@@ -330,7 +330,7 @@ class Egress:
         # No cookie of one response goes into the next request.
         self._client.cookies.clear()
         async with self._client.stream("GET", target) as response:
-            if response.status_code in _REDIRECTS and "location" in response.headers:
+            if response.status_code in REDIRECTS and "location" in response.headers:
                 try:
                     return target.join(response.headers["location"])
                 except httpx2.InvalidURL as error:

@@ -174,6 +174,18 @@ class ToolProgress:
     partial: bytes | None = None
 
 
+@frozen
+class FetchedPage:
+    """The answer to a GET; `url` is where it was found. The names of headers are in lower case."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+# Gets a URL of a host that the operator listed, with headers, within so many seconds; raises the Problem otherwise.
+FetchPage = Callable[[str, Mapping[str, str], float], Awaitable[FetchedPage]]
 # Takes the state, the name of the checkpoint, and whether it is a milestone.
 SaveCheckpoint = Callable[[Any, str | None, bool], Awaitable[None]]
 

@@ -27,7 +27,14 @@ from deputize.core.settings.approvals import (
     NotificationTarget,
 )
 from deputize.core.settings.base import SettingsSection
-from deputize.core.settings.builtin import BuiltinSettings, CodeSettings, FilesSettings, GitSettings, SqlSettings
+from deputize.core.settings.builtin import (
+    BuiltinSettings,
+    CodeSettings,
+    FilesSettings,
+    GitSettings,
+    SqlSettings,
+    WebSettings,
+)
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
 from deputize.core.settings.events import EventSettings, EventSinkSettings
@@ -85,6 +92,7 @@ __all__ = [
     "TimingSettings",
     "ToolSettings",
     "VaultSettings",
+    "WebSettings",
     "WebhookSettings",
     "WitnessSettings",
 ]

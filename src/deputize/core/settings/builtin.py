@@ -1,11 +1,14 @@
 """Define what the tools that come with the gateway may reach: `[builtin]`. A group without its table is off."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from deputize.core.settings.base import SettingsSection
+
+_NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?$"
+_HOST_PATTERN: Final = r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?$"
 
 
 class FilesSettings(SettingsSection):
@@ -92,6 +95,33 @@ class GitSettings(SettingsSection):
     )
 
 
+class WebSettings(SettingsSection):
+    """The tool `web.fetch`. Other hosts are out of its reach, also by a redirect."""
+
+    hosts: tuple[Annotated[str, StringConstraints(pattern=_HOST_PATTERN, max_length=259)], ...] = Field(
+        (),
+        max_length=500,
+        description="Hosts whose pages agents may read, as `docs.example.com`, `*.example.com` for every host below "
+        "it, or with a port; over https, and only at public addresses.",
+    )
+    private_hosts: tuple[Annotated[str, StringConstraints(pattern=_NAME_PATTERN, max_length=259)], ...] = Field(
+        (),
+        max_length=100,
+        description="Further hosts, which may be in a private network and without TLS, as `wiki.internal`, or with a "
+        "port.",
+    )
+    max_bytes: int = Field(
+        1_048_576, ge=1_024, le=4_194_304, description="How large a page may be; a larger one is refused."
+    )
+    seconds: float = Field(20.0, gt=0, le=60, description="How long one page may take, with its redirects.")
+
+    @model_validator(mode="after")
+    def _require_hosts(self) -> Self:
+        if not self.hosts and not self.private_hosts:
+            raise ValueError('name a host under [builtin.web]: hosts = ["docs.example.com"]')
+        return self
+
+
 class CodeSettings(SettingsSection):
     """The tool `code.run`. It needs `deputize[code]`."""
 
@@ -124,4 +154,5 @@ class BuiltinSettings(SettingsSection):
     files: FilesSettings | None = Field(None, description="Reading and changing files.")
     git: GitSettings | None = Field(None, description="Reading a repository, and working on branches of it.")
     sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL or SQLite database, and changing its rows.")
+    web: WebSettings | None = Field(None, description="Reading pages of the web.")
     code: CodeSettings | None = Field(None, description="Running programs that call tools.")

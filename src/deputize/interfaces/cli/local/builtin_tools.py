@@ -11,12 +11,14 @@ from typing import Any
 
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
-from deputize.core.settings import SETTINGS_FILE, FilesSettings, GitSettings, Settings, SqlSettings
+from deputize.core.settings import SETTINGS_FILE, FilesSettings, GitSettings, Settings, SqlSettings, WebSettings
+from deputize.execute.page_client import PageClient
 from deputize.interfaces.cli.local.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.tools.code import declare_tool as declare_code_tool
 from deputize.tools.files.declarations import declare_tools
 from deputize.tools.git.declarations import declare_tools as declare_git_tools
+from deputize.tools.web.declarations import declare_fetch
 
 
 def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Path) -> None:
@@ -27,6 +29,8 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
         _add_git(project_tools, settings.builtin.git, base / settings.folder, base)
     if settings.builtin.sql is not None:
         _add_sql(project_tools, settings.builtin.sql, base)
+    if settings.builtin.web is not None:
+        _add_web(project_tools, settings.builtin.web)
     if settings.builtin.code is not None:
         _add_code(project_tools)
 
@@ -72,6 +76,11 @@ def _add_sql(project_tools: ProjectTools, sql: SqlSettings, base: Path) -> None:
     except ToolPrecondition as error:
         reason = error.message
     project_tools.refusals.append(Refusal(what="[builtin.sql]", file=str(SETTINGS_FILE), reasons=(reason,)))
+
+
+def _add_web(project_tools: ProjectTools, web: WebSettings) -> None:
+    pages = PageClient(web.hosts, web.private_hosts, max_bytes=web.max_bytes)
+    add_tool(project_tools, getattr(declare_fetch(pages.get, web.seconds), ATTRIBUTE), str(SETTINGS_FILE))
 
 
 def _add_code(project_tools: ProjectTools) -> None:

@@ -1,0 +1,1 @@
+"""Read pages of hosts that the operator listed: `[builtin.web]`."""
