@@ -96,7 +96,7 @@ class GitSettings(SettingsSection):
 
 
 class WebSettings(SettingsSection):
-    """The tool `web.fetch`. Other hosts are out of its reach, also by a redirect."""
+    """The tools `web.fetch` and `web.search`. Other hosts are out of their reach, also by a redirect."""
 
     hosts: tuple[Annotated[str, StringConstraints(pattern=_HOST_PATTERN, max_length=259)], ...] = Field(
         (),
@@ -114,11 +114,28 @@ class WebSettings(SettingsSection):
         1_048_576, ge=1_024, le=4_194_304, description="How large a page may be; a larger one is refused."
     )
     seconds: float = Field(20.0, gt=0, le=60, description="How long one page may take, with its redirects.")
+    search_url: str | None = Field(
+        None,
+        pattern=r"^https?://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?/[!$-;=?-\[\]_a-z~]*$",
+        max_length=500,
+        description="Where `web.search` asks, as `https://search.example.com/search`: a search engine that answers as "
+        "SearXNG does in JSON. Its host may be private.",
+    )
+    search_header: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$",
+        description="Header with the key of the search engine, which is the secret `web-search` of the vault: "
+        "`Authorization`, where it is a bearer token, or another.",
+    )
 
     @model_validator(mode="after")
     def _require_hosts(self) -> Self:
-        if not self.hosts and not self.private_hosts:
+        if not self.hosts and not self.private_hosts and self.search_url is None:
             raise ValueError('name a host under [builtin.web]: hosts = ["docs.example.com"]')
+        if self.search_header is not None and self.search_url is None:
+            raise ValueError("search_header is a header to search_url: set search_url too")
+        if self.search_header is not None and self.search_header.lower() in ("host", "accept", "cookie"):
+            raise ValueError("search_header is the header of a key: name another one")
         return self
 
 

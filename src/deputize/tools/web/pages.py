@@ -58,7 +58,7 @@ class Page:
 async def fetch_page(fetch: FetchPage, url: str, offset: int, limit: int, seconds: float) -> Page:
     """Fetch a page and return the part of its text that begins at an offset."""
     fetched = await fetch(url, {"Accept": _ACCEPT}, seconds)
-    _require_success(fetched)
+    require_success(fetched, "the page")
     media_type = fetched.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
     # Pages are long, and other calls must not wait for them.
     content = await asyncio.to_thread(read_text, fetched, media_type)
@@ -77,11 +77,12 @@ async def fetch_page(fetch: FetchPage, url: str, offset: int, limit: int, second
     )
 
 
-def _require_success(fetched: FetchedPage) -> None:
+def require_success(fetched: FetchedPage, who: str) -> None:
+    """Raise the error that a status means, unless it means success."""
     status = fetched.status
     if 200 <= status < 300:
         return
-    message = f"the page answered with HTTP {status}"
+    message = f"{who} answered with HTTP {status}"
     if status == 429:
         raise UpstreamRateLimited(message)
     if status in (408, 504):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
@@ -18,7 +19,7 @@ from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add
 from deputize.tools.code import declare_tool as declare_code_tool
 from deputize.tools.files.declarations import declare_tools
 from deputize.tools.git.declarations import declare_tools as declare_git_tools
-from deputize.tools.web.declarations import declare_fetch
+from deputize.tools.web.declarations import declare_fetch, declare_search
 
 
 def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Path) -> None:
@@ -79,8 +80,14 @@ def _add_sql(project_tools: ProjectTools, sql: SqlSettings, base: Path) -> None:
 
 
 def _add_web(project_tools: ProjectTools, web: WebSettings) -> None:
-    pages = PageClient(web.hosts, web.private_hosts, max_bytes=web.max_bytes)
-    add_tool(project_tools, getattr(declare_fetch(pages.get, web.seconds), ATTRIBUTE), str(SETTINGS_FILE))
+    if web.hosts or web.private_hosts:
+        pages = PageClient(web.hosts, web.private_hosts, max_bytes=web.max_bytes)
+        add_tool(project_tools, getattr(declare_fetch(pages.get, web.seconds), ATTRIBUTE), str(SETTINGS_FILE))
+    if web.search_url is not None:
+        # A client of its own: pages of this host are for agents only if the operator lists it.
+        engine = PageClient((), (urlsplit(web.search_url).netloc,), max_bytes=web.max_bytes)
+        function = declare_search(engine.get, web.search_url, web.seconds, web.search_header)
+        add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
 
 
 def _add_code(project_tools: ProjectTools) -> None:
