@@ -6,8 +6,10 @@ what a running tool can use.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, Self
 
 import orjson
@@ -186,6 +188,22 @@ class FetchedPage:
 
 # Gets a URL of a host that the operator listed, with headers, within so many seconds; raises the Problem otherwise.
 FetchPage = Callable[[str, Mapping[str, str], float], Awaitable[FetchedPage]]
+
+
+@frozen
+class FolderRun:
+    """How a program ended that ran on a copy of a folder, by whom, and what it wrote."""
+
+    ended_by: str
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+
+# Opens a folder that nobody changes until it is closed.
+OpenFolder = Callable[[], AbstractContextManager[Path]]
+# Runs a program of the operator on a copy of a folder, in a sandbox, within so many seconds.
+RunInFolder = Callable[[Sequence[str], OpenFolder, float], Awaitable[FolderRun]]
 # Takes the state, the name of the checkpoint, and whether it is a milestone.
 SaveCheckpoint = Callable[[Any, str | None, bool], Awaitable[None]]
 

@@ -28,6 +28,7 @@ from deputize.core.settings.approvals import (
 )
 from deputize.core.settings.base import SettingsSection
 from deputize.core.settings.builtin import (
+    BuildSettings,
     BuiltinSettings,
     CodeSettings,
     FilesSettings,
@@ -56,6 +57,7 @@ from deputize.core.settings.webhooks import WebhookSettings
 __all__ = [
     "SETTINGS_FILE",
     "ApprovalSettings",
+    "BuildSettings",
     "BuiltinSettings",
     "CodeSettings",
     "ConsistencyRule",

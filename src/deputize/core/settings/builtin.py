@@ -95,6 +95,44 @@ class GitSettings(SettingsSection):
     )
 
 
+_Command = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")], ...],
+    Field(min_length=1, max_length=100),
+]
+
+
+class BuildSettings(SettingsSection):
+    """The tools `build.*`. They need sandboxes, and `[builtin.files]` or `[builtin.git]`, whose files they work on."""
+
+    build: _Command | None = Field(
+        None, description='What `build.build` runs: the program and its arguments, as `["/usr/bin/make", "all"]`.'
+    )
+    test: _Command | None = Field(None, description="What `build.test` runs.")
+    lint: _Command | None = Field(None, description="What `build.lint` runs.")
+    typecheck: _Command | None = Field(None, description="What `build.typecheck` runs.")
+    folders: tuple[Path, ...] = Field(
+        (), max_length=20, description="Folders that programs see beside `/usr` and cannot change, such as a toolchain."
+    )
+    environment: dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")],
+        Annotated[str, StringConstraints(max_length=8_000, pattern=r"^[^\x00]*$")],
+    ] = Field({}, max_length=50, description="Their environment, beside `HOME`.")
+    seconds: float = Field(240.0, gt=0, le=290, description="How long one may take.")
+    memory_mb: int = Field(2_048, ge=64, le=65_536, description="How much memory one may use.")
+
+    @property
+    def commands(self) -> dict[str, tuple[str, ...]]:
+        """The commands by the names of their tools."""
+        named = {"build": self.build, "test": self.test, "lint": self.lint, "typecheck": self.typecheck}
+        return {name: command for name, command in named.items() if command is not None}
+
+    @model_validator(mode="after")
+    def _require_command(self) -> Self:
+        if not self.commands:
+            raise ValueError("name a command under [builtin.build]: build, test, lint or typecheck")
+        return self
+
+
 class WebSettings(SettingsSection):
     """The tools `web.fetch` and `web.search`. Other hosts are out of their reach, also by a redirect."""
 
@@ -170,6 +208,7 @@ class BuiltinSettings(SettingsSection):
 
     files: FilesSettings | None = Field(None, description="Reading and changing files.")
     git: GitSettings | None = Field(None, description="Reading a repository, and working on branches of it.")
+    build: BuildSettings | None = Field(None, description="Building and testing what agents wrote.")
     sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL or SQLite database, and changing its rows.")
     web: WebSettings | None = Field(None, description="Reading pages of the web.")
     code: CodeSettings | None = Field(None, description="Running programs that call tools.")

@@ -151,6 +151,12 @@ class Branches:
                 raise _describe_absence(name)
             yield OpenBranch(name=name, head=head, place=place)
 
+    @contextmanager
+    def open_tree(self, name: str) -> Iterator[Path]:
+        """Open the files of a branch as they are, to copy them."""
+        with self.open_branch(name, Deadline.after(_WAIT_SECONDS * 2)) as branch:
+            yield branch.tree
+
     def open_folder(self, branch: OpenBranch) -> Folder:
         """Open the folder of a branch, to read and change its files."""
         with self._lock:

@@ -125,14 +125,20 @@ _FILE_CHANGES: Final[ToolOptions] = {
 
 
 @lru_cache(maxsize=16)
+def open_branches(repository: Path, data: Path, remote: Path | None = None) -> Branches:
+    """Open the branches of agents of a repository, once, for its tools and for others that work on them."""
+    # Each repository has a folder of its own there, so that naming another one does not mix them.
+    places = f"{repository}\0{remote or repository}"
+    own_data = data / hashlib.sha256(places.encode(errors="surrogateescape")).hexdigest()[:16]
+    return Branches(repository, own_data, remote)
+
+
+@lru_cache(maxsize=16)
 def declare_tools(repository: Path, data: Path, remote: Path | None = None) -> tuple[Callable[..., Any], ...]:
     """Declare the tools of a repository, once. `data` is the folder for branches of agents, `remote` where they are
     pushed to if it is another one. Raise OSError or ValueError if the repository cannot be used.
     """
-    # Each repository has a folder of its own there, so that naming another one does not mix them.
-    places = f"{repository}\0{remote or repository}"
-    own_data = data / hashlib.sha256(places.encode(errors="surrogateescape")).hexdigest()[:16]
-    branches = Branches(repository, own_data, remote)
+    branches = open_branches(repository, data, remote)
     previews = _BranchPreviews(branches)
     files = _Files(branches)
     return (

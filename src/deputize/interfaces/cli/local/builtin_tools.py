@@ -7,19 +7,36 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
-from deputize.core.settings import SETTINGS_FILE, FilesSettings, GitSettings, Settings, SqlSettings, WebSettings
+from deputize.core.settings import (
+    SETTINGS_FILE,
+    BuildSettings,
+    FilesSettings,
+    GitSettings,
+    Settings,
+    SqlSettings,
+    WebSettings,
+)
+from deputize.execute.folder_runs import FolderRuns
 from deputize.execute.page_client import PageClient
 from deputize.interfaces.cli.local.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
+from deputize.sandboxes.client import SandboxClient
+from deputize.sandboxes.port import SandboxLimits
+from deputize.tools.builds.declarations import declare_tools as declare_build_tools
 from deputize.tools.code import declare_tool as declare_code_tool
 from deputize.tools.files.declarations import declare_tools
+from deputize.tools.git.branches import Branches
 from deputize.tools.git.declarations import declare_tools as declare_git_tools
+from deputize.tools.git.declarations import open_branches
 from deputize.tools.web.declarations import declare_fetch, declare_search
+
+_BUILD_PROCESSES: Final = 512
+_BUILD_STORAGE_BYTES: Final = 1_073_741_824
 
 
 def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Path) -> None:
@@ -28,6 +45,8 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
         _add_files(project_tools, settings.builtin.files, settings, base)
     if settings.builtin.git is not None:
         _add_git(project_tools, settings.builtin.git, base / settings.folder, base)
+    if settings.builtin.build is not None:
+        _add_build(project_tools, settings.builtin.build, settings, base)
     if settings.builtin.sql is not None:
         _add_sql(project_tools, settings.builtin.sql, base)
     if settings.builtin.web is not None:
@@ -63,6 +82,50 @@ def _add_git(project_tools: ProjectTools, git: GitSettings, folder: Path, base: 
     names = f"repository {git.repository}" + ("" if git.remote is None else f" or remote {git.remote}")
     refusal = f"{names} cannot be used: {reason}"
     project_tools.refusals.append(Refusal(what="[builtin.git]", file=str(SETTINGS_FILE), reasons=(refusal,)))
+
+
+def _add_build(project_tools: ProjectTools, build: BuildSettings, settings: Settings, base: Path) -> None:
+    """Add the tools for what agents change: the folder of `files.*`, the branches of `git.*`, or both."""
+    refused = {each.what for each in project_tools.refusals}
+    files = None if "[builtin.files]" in refused else settings.builtin.files
+    git = None if "[builtin.git]" in refused else settings.builtin.git
+    reason = None
+    folders = [(base / each).resolve() for each in build.folders]
+    others = settings.model_copy(update={"builtin": settings.builtin.model_copy(update={"build": None})})
+    for each in folders:
+        exposure = find_exposure(each, base.resolve(), others) if each.exists() else "it does not exist"
+        reason = reason or (exposure and f"folder {each} cannot be shown: {exposure}; name a narrower one")
+    if files is None and git is None:
+        reason = reason or "there is no folder to work on: name one in [builtin.files] or [builtin.git]"
+    if reason is not None:
+        project_tools.refusals.append(Refusal(what="[builtin.build]", file=str(SETTINGS_FILE), reasons=(reason,)))
+        return
+    runs = FolderRuns(
+        SandboxClient(
+            settings.sandboxes.folder,
+            accept_weak_limits=settings.accepts_weakness("weak_limits"),
+            backend=settings.sandboxes.backend,
+        ),
+        limits=SandboxLimits(
+            memory_bytes=build.memory_mb * 1_048_576, processes=_BUILD_PROCESSES, storage_bytes=_BUILD_STORAGE_BYTES
+        ),
+        folders=folders,
+        environment=build.environment,
+    )
+    functions = declare_build_tools(
+        build.commands,
+        runs.run,
+        build.seconds,
+        folder=None if files is None else (base / files.folder).resolve(),
+        open_branch=None if git is None else _open_git_branches(git, base / settings.folder, base).open_tree,
+    )
+    for function in functions:
+        add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+
+
+def _open_git_branches(git: GitSettings, folder: Path, base: Path) -> Branches:
+    remote = None if git.remote is None else (base / git.remote).resolve()
+    return open_branches((base / git.repository).resolve(), (folder / "git").resolve(), remote)
 
 
 def _add_sql(project_tools: ProjectTools, sql: SqlSettings, base: Path) -> None:
