@@ -21,6 +21,7 @@ _LISTENS = "resolves the address to listen on"
 _SERVES = "serves calls, and opens no channel"
 _OUTBOUND_CLIENT = "is the outbound client, which the places use"
 _SUPERVISOR = "connects to a Unix socket in the folder of this host's supervisor, and to no address of a network"
+_PROXY = "is the proxy of sandboxes, which the proof sandbox_egress tries"
 _COMPILED = "uses validators that catalog/schemas.py has compiled"
 LEFT_OUT_CODE = {
     "catalog/exchange/agent_tool/object_kinds.py jsonschema_rs": "compiles schemas that are part of the product",
@@ -32,6 +33,8 @@ LEFT_OUT_CODE = {
     "execute/egress.py httpcore2": _OUTBOUND_CLIENT,
     "execute/egress.py httpx2": _OUTBOUND_CLIENT,
     "execute/egress.py resolve_allowed_addresses": _OUTBOUND_CLIENT,
+    "execute/egress_proxy.py open_connection": _PROXY,
+    "execute/egress_proxy.py resolve_allowed_addresses": _PROXY,
     "interfaces/cli/client/log_client.py http.client": _OWN_MACHINE,
     "interfaces/cli/client/mcp_bridge.py httpx2": _OWN_MACHINE,
     "interfaces/cli/client/rest_client.py http.client": _OWN_MACHINE,

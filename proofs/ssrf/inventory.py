@@ -24,8 +24,8 @@ _EGRESS_MODULE = "execute/egress.py"
 # Packages of others that open no connection by themselves.
 LOCAL_PACKAGES = frozenset(
     {"cedarpy", "cryptography", "fastapi", "h11", "httptools", "jinja2", "jwt", "keyring", "markupsafe", "orjson",
-     "prometheus_client", "pyarrow", "pydantic", "pydantic_core", "pydantic_settings", "pytest", "re2", "rfc8785",
-     "rich", "starlette", "structlog", "typer", "uvicorn", "uvloop", "watchfiles", "yaml"}
+     "pgparse", "prometheus_client", "pyarrow", "pydantic", "pydantic_core", "pydantic_monty", "pydantic_settings",
+     "pytest", "re2", "rfc8785", "rich", "starlette", "structlog", "typer", "uvicorn", "uvloop", "watchfiles", "yaml"}
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from deputize.evidence.log.checkpoint import LogCheckpoint, get_witness_key, sig
 from deputize.evidence.log.signed_note import NoteSigner
 from deputize.evidence.tenant_log.witness_client import load_witnesses, request_cosignature
 from deputize.execute.egress import Egress
+from deputize.execute.page_client import PageClient
 from deputize.execute.upstreams.oauth import metadata, tokens
 from deputize.execute.upstreams.oauth.client_registration import OAuthClient, register_client
 from deputize.execute.upstreams.oauth.tokens import TokenEndpoint
@@ -118,6 +119,16 @@ async def resolve_agent_did(url: str) -> None:
         await DidKeys(Clock(), egress.get).get_key(did, "EdDSA", None)
     finally:
         await egress.aclose()
+
+
+async def read_page(url: str) -> None:
+    """Read a page of a host that the operator listed: others decide to which address its name leads."""
+    parts = urlsplit(url)
+    try:
+        listed = parts.hostname or "" if parts.port is None else f"{parts.hostname}:{parts.port}"
+    except ValueError:
+        listed = "listed.test"
+    await PageClient((listed,), max_bytes=65_536).get(url, {}, _SECONDS)
 
 
 async def ask_decision_point(url: str) -> None:
@@ -310,6 +321,8 @@ def list_gateway_places(sites: Sites) -> list[Place]:
         Place(name="console sign-in", covers=("composition/identity.py egress.post",), attempt=sign_in.finish_sign_in,
               is_named=False),
         Place(name="agent DID", covers=("composition/identity.py Egress",), attempt=resolve_agent_did, is_named=False),
+        Place(name="page of the web", covers=("execute/page_client.py Egress", "execute/page_client.py egress.exchange",
+              "execute/page_client.py httpx2"), attempt=read_page, is_named=False),
         Place(name="decision point", covers=("composition/runtime.py egress.post",), attempt=ask_decision_point),
         Place(name="witness", covers=("composition/background_tasks.py egress.request",), attempt=ask_witness),
         Place(name="callback", covers=("composition/worker.py Egress", "composition/worker.py egress.send"),
