@@ -70,13 +70,20 @@ class Tab:
         await self._wait_for_another(pages)
 
     async def press_key(self, key: str, *, loads: bool = False) -> None:
-        text, pages = "\r" if key == "Enter" else "", set(self._loaded_pages)
+        """A key by its name, or by the character that it types."""
+        text, pages = "\r" if key == "Enter" else key if len(key) == 1 else "", set(self._loaded_pages)
+        number = ord(key.upper()) if key.isalnum() and len(key) == 1 else _KEYS.get(key, 0)
         for kind in ("keyDown", "keyUp"):
             await self.send_command(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=_KEYS[key], text=text
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number, text=text
             )
         if loads:
             await self._wait_for_another(pages)
+
+    @property
+    def page_count(self) -> int:
+        """How many documents were loaded."""
+        return len(self._loaded_pages)
 
     async def resize(self, pixels: int, height: int = 844) -> None:
         await self.send_command(

@@ -45,11 +45,13 @@ const follow = () => setTimeout(async () => {
     const next = new DOMParser().parseFromString(await answer.text(), "text/html"), part = next.querySelector("main");
     const opened = [...main.querySelectorAll("details")].map((each) => each.open);
     const focused = main.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    const summary = [...main.querySelectorAll("summary")].indexOf(document.activeElement);
     part.querySelectorAll("details").forEach((each, index) => { each.open = opened[index]; });
     showZone(part);
     main.replaceChildren(...part.childNodes);
     document.title = next.title;
     if (focused) main.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    else main.querySelectorAll("summary")[summary]?.focus();
   } catch { /* The gateway restarts, perhaps. */ }
   if (main.querySelector("[data-follow]")) follow();
 }, 2000);
