@@ -56,7 +56,8 @@ async def prove(sandbox: Sandbox) -> Verdict:
         sandbox.log(f"{len(attempts)} calls, {len(traces.statements)} statements in the log")
     controls = {}
     for name, variant, statements in (
-        ("sql_bounds_unparsed", unparsed, [each for each in HOSTILE if "sleep" not in each and "{" not in each]),
+        # Some of all kinds are enough to be caught; a few would wait, or name what the watcher looks at.
+        ("sql_bounds_unparsed", unparsed, [each for each in HOSTILE if "sleep" not in each and "{" not in each][::4]),
         ("sql_bounds_writable", writable, HOSTILE_OF_ANY_LOGIN),
     ):
         async with open_arena(postgres, folder) as arena:
