@@ -46,6 +46,7 @@ create table things (
 );
 create table days (day date primary key, note text) partition by range (day);
 create table days_2026 partition of days for values from ('2026-01-01') to ('2027-01-01');
+create table offers (id integer primary key, product integer references products on delete set null);
 insert into stock (product, amount) values (1, 5), (1, 7);
 grant select, insert, update, delete on stock, things, days to shop_writer;
 grant select on stock, things, days to shop_reader;
@@ -232,7 +233,10 @@ async def test_a_row_that_takes_others_along_is_not_deleted(database: Database, 
         await change(database, "delete", "90", expected=expected, table="products")
     assert caught.value.details["rule"] == "cascades"
     assert await owner.fetchval("select count(*) from stock where product = 90") == 2
-    await owner.execute("delete from stock where product = 90")
+    await owner.execute("delete from stock where product = 90; insert into offers values (1, 90)")
+    with pytest.raises(SemanticViolation, match=r"1 more row of public\.offers would be changed"):
+        await change(database, "delete", "90", expected=expected, table="products")
+    await owner.execute("delete from offers")
     assert (await change(database, "delete", "90", expected=expected, table="products")).undo == "full"
 
 
@@ -264,6 +268,14 @@ async def test_a_number_of_the_database_is_found_in_the_result(database: Databas
     assert (made.inverse_op, made.inverse_values) == ("delete", {})
     dated = await change(database, "insert", "2026-05-01", {"note": "x"}, table="days")
     assert (dated.undo, dated.other_rows) == ("full", {})
+
+
+async def test_what_the_login_cannot_take_back_is_told(database: Database, owner: asyncpg.Connection) -> None:
+    await owner.execute("revoke delete on employees from shop_writer")
+    shown = await change(database, "insert", "700", {"name": "Eve"}, table="employees", keeps=False)
+    await owner.execute("grant delete on employees to shop_writer")
+    assert shown.undo == "none"
+    assert await read(owner, "employees", "id = 700") is None
 
 
 async def test_two_changes_at_once_are_one_change(database: Database, owner: asyncpg.Connection) -> None:

@@ -306,9 +306,10 @@ async def _count_other_rows(connection: Connection, table: _Table, change: Chang
     effects.append((table.name, not table.followers.isdisjoint(table.members), inserted, overwritten, removed))
     for name, follows, inserted, overwritten, removed in effects:
         if removed or (overwritten and follows):
+            count, done = (removed, "deleted") if removed else (overwritten, "changed")
             raise refuse(
                 "cascades",
-                f"{removed or overwritten} more rows of {name} would be {'deleted' if removed else 'changed'}",
+                f"{count} more row{'' if count == 1 else 's'} of {name} would be {done}",
                 "change those rows first, each by its key, so that each can be taken back",
             )
         if count := inserted + overwritten:
