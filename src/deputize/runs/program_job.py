@@ -74,7 +74,7 @@ def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, An
             open_interpreter(
                 find_monty_binary(),
                 request["sandbox"],
-                seconds=seconds + _START_SECONDS,
+                seconds=seconds + 2 * _START_SECONDS,
                 memory_bytes=request["memory_bytes"],
             )
         )
@@ -83,7 +83,7 @@ def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, An
                 pydantic_monty.Monty(
                     binary_path=interpreter.path,
                     max_processes=1,
-                    request_timeout=seconds,
+                    request_timeout=seconds + _START_SECONDS,
                     feed_duration_limit_grace=_KILL_SECONDS,
                 )
             )
@@ -92,20 +92,24 @@ def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, An
             )
             return replay.run(session, request.get("session"))
         except pydantic_monty.MontyCrashedError as crash:
-            kind = "timed_out" if crash.timed_out else _judge_crash(interpreter)
-            return replay.end(kind, str(crash))
+            return replay.end("timed_out", str(crash)) if crash.timed_out else _judge_crash(interpreter, replay, crash)
         except pydantic_monty.MontyError as error:
             return replay.explain(error)
         except (MemoryError, RecursionError):
             return replay.end("memory", "its values are too large or too deeply nested to be taken out of it")
         except _Stopped as stopped:
             return stopped.reply
+        except RuntimeError as error:
+            # What stands for the interpreter cannot be executed here.
+            raise SandboxUnavailable(str(error)) from error
 
 
-def _judge_crash(interpreter: Interpreter) -> str:
+def _judge_crash(interpreter: Interpreter, replay: "_Replay", crash: Exception) -> dict[str, Any]:
     """Judge what ended the interpreter: only who ended its sandbox knows."""
-    ending = interpreter.explain_end().ending
-    return {Ending.MEMORY: "memory", Ending.DEADLINE: "timed_out", Ending.FAILURE: "sandbox"}.get(ending, "crashed")
+    end = interpreter.explain_end()
+    if end.ending is Ending.FAILURE:
+        return replay.end("sandbox", f"the sandbox of the interpreter ended: {end.note}")
+    return replay.end({Ending.MEMORY: "memory", Ending.DEADLINE: "timed_out"}.get(end.ending, "crashed"), str(crash))
 
 
 class _Stopped(Exception):

@@ -96,7 +96,7 @@ class Bundle:
                 (folder / "rootfs" / path[1:]).symlink_to(os.readlink(path))
         (folder / "rootfs" / spec.working_folder[1:]).mkdir(mode=0o755, parents=True, exist_ok=True)
         description = folder / "config.json"
-        description.touch(mode=0o400)
+        description.touch(mode=0o600)
         description.write_text(json.dumps(_describe(spec, mounts, is_weak=is_weak)))
         if uid is not None:
             # It makes the places of mounts, and its state; the description may have a credential.

@@ -18,6 +18,7 @@ from deputize.sandboxes.client import SandboxUnavailable, find_problem
 from deputize.sandboxes.port import Ending, SandboxEnd, SandboxSpec
 from deputize.sandboxes.supervisor import read_peer_uid
 
+_MFD_EXEC: Final = 0x10
 _CONNECT_SECONDS: Final = 10.0
 _END_SECONDS: Final = 5.0
 # Of modules that start in a millisecond: it is read anew for each sandbox.
@@ -61,11 +62,14 @@ class StandIn:
             problem = find_problem(greeting, self._spec.backend)
             if problem is not None:
                 raise SandboxUnavailable(problem)
-            request = self._write_memory(self._spec.to_json() + b"\n", stack)
-            script = _SCRIPT.format(
-                python=os.path.realpath(sys.executable), request=repr(request), connection=self._connection.fileno()
-            )
-            self.path = self._write_memory(script.encode(), stack)
+            try:
+                request = _write_memory(self._spec.to_json() + b"\n", stack)
+                script = _SCRIPT.format(
+                    python=os.path.realpath(sys.executable), request=repr(request), connection=self._connection.fileno()
+                )
+                self.path = _write_memory(script.encode(), stack)
+            except OSError as error:
+                raise SandboxUnavailable(f"this host executes no files in memory: {error.strerror}") from error
             self._connection.set_inheritable(True)
             self._stack = stack.pop_all()
         return self
@@ -100,10 +104,15 @@ class StandIn:
         value: dict[str, Any] = json.loads(text)
         return value
 
-    def _write_memory(self, content: bytes, stack: contextlib.ExitStack) -> str:
-        """Keep a file in memory, so that nothing of it is left whatever happens to this process; return its path."""
+
+def _write_memory(content: bytes, stack: contextlib.ExitStack) -> str:
+    """Keep a file in memory, so that nothing of it is left whatever happens to this process; return its path."""
+    try:
+        descriptor = os.memfd_create("deputize", os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError:
+        # Kernels before 6.3 do not know the flag, and need none.
         descriptor = os.memfd_create("deputize", os.MFD_CLOEXEC)
-        stack.callback(os.close, descriptor)
-        os.write(descriptor, content)
-        os.fchmod(descriptor, 0o500)
-        return f"/proc/{os.getpid()}/fd/{descriptor}"
+    stack.callback(os.close, descriptor)
+    os.write(descriptor, content)
+    os.fchmod(descriptor, 0o500)
+    return f"/proc/{os.getpid()}/fd/{descriptor}"

@@ -17,6 +17,7 @@ from pydantic_monty._binary import find_monty_binary
 from deputize.runs import interpreter
 from deputize.runs.interpreter import InterpreterSandboxes, list_libraries
 from deputize.runs.program_job import replay_job
+from deputize.sandboxes import stand_in
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
 from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
 from tests.support.sandbox_host import needs_sandboxes
@@ -137,3 +138,11 @@ async def test_without_sandboxes_it_runs_bare_only_where_that_is_accepted() -> N
     with pytest.raises(SandboxUnavailable):
         await InterpreterSandboxes(client).describe()
     assert await InterpreterSandboxes(client, may_be_bare=True).describe() is None
+
+
+async def test_what_cannot_be_started_is_no_fault_of_the_program(
+    client: SandboxClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "_SCRIPT", "#!/none\n{python}{request}{connection}")
+    failure = (await run(client, "1"))["failure"]
+    assert (failure["kind"], "/none" in failure["message"] or "spawn" in failure["message"]) == ("sandbox", True)
