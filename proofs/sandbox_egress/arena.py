@@ -30,7 +30,7 @@ from proofs.kit.closed_network import claim_all_addresses, replace_system_files
 from proofs.kit.name_server import NameServer
 from proofs.sandbox_egress import attempts
 from proofs.sandbox_egress.clients import LISTED_HOST, OTHER_HOST, ClientCommand, list_clients
-from proofs.sandbox_egress.judge import LISTED, LISTED_PORT, Arrival, Attempt, Client
+from proofs.sandbox_egress.judge import AROUND, LISTED, LISTED_PORT, Arrival, Attempt, Client
 from proofs.sandbox_egress.recorder import Recorder
 from proofs.sandbox_egress.sites import Sites
 from proofs.sandbox_egress.unchecked_proxy import serve_unchecked
@@ -108,14 +108,16 @@ class Arena:
         return await self._attempt_again(first.name, first.control)
 
     async def _attempt_again(self, name: str, control: tuple[Arrival, ...]) -> Attempt:
-        source, outputs, arrivals, connections = Path(attempts.__file__).read_text(), [], [], []
-        for tool in ("listed", "alone"):
+        source, outputs, connections = Path(attempts.__file__).read_text(), [], []
+        arrivals: dict[str, tuple[Arrival, ...]] = {}
+        # Without hosts there is no proxy to say anything to.
+        for tool in ("listed", "alone") if name.partition(":")[0] in AROUND else ("listed",):
             result, _ = await self.run(tool, source=source, name=name, facts=self.facts)
             outputs.append(result.get("stdout", ""))
             connections += result.get("connections", [])
-            arrivals.append(await self.take())
+            arrivals[tool] = await self.take()
         return Attempt(
-            name=name, control=control, listed=arrivals[0], alone=arrivals[1],
+            name=name, control=control, listed=arrivals["listed"], alone=arrivals.get("alone", ()),
             was_tried=all(each.startswith(attempts.BEGUN) for each in outputs),
             is_recorded=any("refused" in each for each in connections),
         )  # fmt: skip
