@@ -26,7 +26,7 @@ from proofs.kit.sandbox import Sandbox
 from proofs.kit.stored_results import RESULTS, describe_results
 
 _FOLDER = Path(__file__).parent
-TIMED_PROOFS = frozenset({"limits", "overhead", "policy", "proxy", "run_overhead", "vault"})
+TIMED_PROOFS = frozenset({"limits", "overhead", "policy", "proxy", "run_overhead", "sandbox_cost", "vault"})
 """Proofs that compare times even in their quick form: nothing else runs beside them."""
 LONG_PROOFS = frozenset({"approvals", "conformance", "first_day", "recovery", "upgrade"})
 """Proofs whose quick form takes longest: they begin first, so that the others fill the time beside them."""
