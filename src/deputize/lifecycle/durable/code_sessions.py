@@ -109,6 +109,14 @@ async def keep_cell(
     return True
 
 
+async def drop_session(connection: Connection, call: CallContext, session: CodeSession) -> bool:
+    """Drop a session that this call began, and whose first cell failed; False if it had another one before."""
+    if session.id != call.call_id:
+        return False
+    await connection.execute(_SQL["save_session"], call.tenant, session.id, b"")
+    return True
+
+
 async def _require_room(connection: Connection, call: CallContext, settings: CodeSettings, oldest: str) -> None:
     await connection.fetchval(_SQL["lock_caller_sessions"], call.tenant, call.call_id)
     count = await connection.fetchval(_SQL["count_caller_sessions"], call.tenant, call.call_id, oldest)
@@ -118,7 +126,7 @@ async def _require_room(connection: Connection, call: CallContext, settings: Cod
 
 async def _load(connection: Connection, keys: KeySet, call: CallContext, session_id: str) -> dict[str, Any] | None:
     ciphertext = await connection.fetchval(_SQL["load_session"], call.tenant, call.call_id, session_id)
-    if ciphertext is None:
+    if not ciphertext:
         return None
     # It may be large.
     document: dict[str, Any] = await asyncio.to_thread(_unseal, keys, session_id, ciphertext)

@@ -41,7 +41,7 @@ from deputize.core.json_pointer import MISSING, find_value, parse_pointer
 from deputize.core.settings import CodeSettings
 from deputize.core.states import State
 from deputize.execute.job_processes import JobRefused
-from deputize.lifecycle.durable.code_sessions import CodeSession, SessionRefused, begin_cell, keep_cell
+from deputize.lifecycle.durable.code_sessions import CodeSession, SessionRefused, begin_cell, drop_session, keep_cell
 from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, edit_document
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
 from deputize.lifecycle.runtime import Runtime
@@ -319,7 +319,8 @@ async def _save_end(
                 was_kept = state is not None and await keep_cell(connection, keys, call, session, state, words)
                 if state is not None and not was_kept:
                     raise RunNotReady("its call has ended, and its session may have gone on", seconds=_RETRY_SECONDS)
-                end = {**end, "session": session.describe(was_kept=was_kept)}
+                if was_kept or not await drop_session(connection, call, session):
+                    end = {**end, "session": session.describe(was_kept=was_kept)}
             program["end"] = end
     return replace(steps, program=program)
 

@@ -13,7 +13,7 @@ select count(*)
 from deputize.calls own
 join deputize.calls k on k.tenant = own.tenant and k.caller_user = own.caller_user and k.caller_agent = own.caller_agent
     and k.id > $3 and k.id <> own.id
-join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'session'
+join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'session' and s.ciphertext <> ''
 where own.tenant = $1 and own.id = $2;
 
 -- name: load_session
