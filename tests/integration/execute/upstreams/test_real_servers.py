@@ -82,9 +82,10 @@ SERVERS = (
         expected="thoughtNumber",
     ),
     RealServer(
+        # A browser has more threads than a sandbox of a server may.
         package="@playwright/mcp", place=NODE,
         command=("node", "INSTALLED/@playwright/mcp/cli.js", "--headless", "--isolated", "--no-sandbox",
-                 "--executable-path", "/usr/bin/chromium"),
+                 "--executable-path", "/usr/lib/chromium/chromium"),
         tool="browser_navigate", arguments={"url": "data:text/html,<title>shop</title>"}, expected="shop",
         memory_mb=2_048,
     ),
@@ -176,7 +177,7 @@ async def try_server(server: RealServer, installed: Path, supervisor: Path) -> s
         text = json.dumps(result)
         if not result.get("isError") and server.expected in text:
             return ""
-        return " ".join((text[:300], *(f"refused {each}" for each in refused)))
+        return " ".join((text[:3_000], *(f"refused {each}" for each in refused)))
 
 
 def make_repository(folder: Path) -> None:
