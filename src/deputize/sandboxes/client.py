@@ -288,11 +288,13 @@ async def _receive_listener(connection: socket.socket, stack: contextlib.AsyncEx
     try:
         if connection.recv(3, socket.MSG_PEEK) != b"{}\n":
             return None
-        _, descriptors, _, _ = socket.recv_fds(connection, 3, 1, socket.MSG_CMSG_CLOEXEC)
+        _, descriptors, _, _ = socket.recv_fds(connection, 3, 1)
     except OSError:
         return None
     if not descriptors:
         return None
+    # Descriptors are received inheritable: a process that is started here would keep the network of the sandbox.
+    os.set_inheritable(descriptors[0], False)
     listener = stack.enter_context(socket.socket(fileno=descriptors[0]))
     listener.setblocking(False)
     return listener

@@ -311,7 +311,7 @@ class Supervisor:
                 theirs.close()
                 try:
                     await _wait_readable(ours.fileno())
-                    _, listeners, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+                    _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
                 finally:
                     os.kill(helper, signal.SIGKILL)
                     os.waitpid(helper, 0)  # noqa: ASYNC222  # it was killed
@@ -536,7 +536,7 @@ async def _receive_request(connection: socket.socket, descriptors: list[int]) ->
     text = b""
     while not text.endswith(b"\n"):
         await _wait_readable(connection.fileno())
-        chunk, received, _, _ = socket.recv_fds(connection, 65_536, _STREAMS, socket.MSG_CMSG_CLOEXEC)
+        chunk, received, _, _ = socket.recv_fds(connection, 65_536, _STREAMS)
         descriptors += received
         text += chunk
         if not chunk or len(text) > MAX_REQUEST_BYTES:
