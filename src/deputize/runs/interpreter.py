@@ -4,10 +4,17 @@
 of a job (`program_job.py`).
 """
 
+import asyncio
+import atexit
 import contextlib
 import functools
+import importlib.util
+import os
+import shutil
+import stat
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +61,10 @@ class InterpreterSandboxes:
                 self._was_reported = True
                 log.warning("programs_run_unsandboxed", reason=str(error))
             return None
-        return {"socket": str(self._client.folder / SOCKET_NAME), "backend": self._client.backend}
+        sandbox = {"socket": str(self._client.folder / SOCKET_NAME), "backend": self._client.backend}
+        if self._client.uid is not None and (copy := await asyncio.to_thread(copy_hidden_interpreter)) is not None:
+            sandbox["copy"] = copy
+        return sandbox
 
     async def aclose(self) -> None:
         """Let the supervisor end, if no other gateway uses it."""
@@ -81,17 +91,18 @@ def open_interpreter(
     if sandbox is None:
         yield Interpreter(path=binary, stand_in=None)
         return
-    spec = build_spec(binary, seconds=seconds, memory_bytes=memory_bytes)
+    spec = build_spec(binary, seconds=seconds, memory_bytes=memory_bytes, copy=sandbox.get("copy"))
     with StandIn(sandbox["socket"], replace(spec, backend=Backend(sandbox["backend"]))) as stand_in:
         yield Interpreter(path=stand_in.path, stand_in=stand_in)
 
 
-def build_spec(binary: str, *, seconds: float, memory_bytes: int) -> SandboxSpec:
-    """Build the sandbox of an interpreter: it sees its own file and the libraries that this is linked to."""
+def build_spec(binary: str, *, seconds: float, memory_bytes: int, copy: str | None = None) -> SandboxSpec:
+    """Build the sandbox of an interpreter: it sees its own file, or the copy, and the libraries it is linked to."""
+    libraries = (SandboxFolder(path=each) for each in list_libraries(binary))
     return SandboxSpec(
         command=(binary, *_ARGUMENTS),
         seconds=seconds,
-        folders=tuple(SandboxFolder(path=each) for each in (binary, *list_libraries(binary))),
+        folders=(SandboxFolder(path=binary, source=copy), *libraries),
         limits=SandboxLimits(
             memory_bytes=2 * memory_bytes + _OWN_MEMORY,
             processes=_PROCESSES,
@@ -100,6 +111,36 @@ def build_spec(binary: str, *, seconds: float, memory_bytes: int) -> SandboxSpec
         ),
         has_base=False,
     )
+
+
+def find_interpreter() -> str:
+    """Find the interpreter's program, without loading its library."""
+    package = importlib.util.find_spec("pydantic_monty")
+    if package is None or package.origin is None:
+        raise SandboxUnavailable("the interpreter is not installed: pip install 'deputize[code]'")
+    module = importlib.util.spec_from_file_location("_monty_binary", Path(package.origin).with_name("_binary.py"))
+    assert module is not None
+    assert module.loader is not None
+    binary = importlib.util.module_from_spec(module)
+    module.loader.exec_module(binary)
+    return str(binary.find_monty_binary())
+
+
+@functools.cache
+def copy_hidden_interpreter() -> str | None:
+    """Copy the interpreter if it is where only this user finds it, such as below a home; None if all users find it.
+
+    A supervisor that root started runs it as another user. The copy is gone when this process ends.
+    """
+    binary = Path(find_interpreter()).resolve()
+    if all(each.stat().st_mode & stat.S_IXOTH for each in (binary, *binary.parents)):
+        return None
+    folder = tempfile.mkdtemp(prefix="deputize-interpreter-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.chmod(folder, 0o711)
+    copy = shutil.copyfile(binary, Path(folder, binary.name))
+    copy.chmod(0o555)
+    return str(copy)
 
 
 @functools.cache

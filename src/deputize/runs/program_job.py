@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from deputize.runs.interpreter import Interpreter, open_interpreter
+from deputize.runs.interpreter import Interpreter, find_interpreter, open_interpreter
 from deputize.sandboxes.client import SandboxUnavailable
 from deputize.sandboxes.port import Ending
 
@@ -66,13 +66,12 @@ def try_interpreter(sandbox: dict[str, str] | None) -> str | None:
 
 def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, Any]:
     import pydantic_monty  # noqa: PLC0415 -- an extra, and only this process needs it
-    from pydantic_monty._binary import find_monty_binary  # noqa: PLC0415 -- see above
 
     seconds = request["seconds"] + 2 * _KILL_SECONDS
     with contextlib.ExitStack() as stack:
         interpreter = stack.enter_context(
             open_interpreter(
-                find_monty_binary(),
+                find_interpreter(),
                 request["sandbox"],
                 seconds=seconds + 2 * _START_SECONDS,
                 memory_bytes=request["memory_bytes"],

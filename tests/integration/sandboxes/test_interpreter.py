@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from pydantic_monty._binary import find_monty_binary
 
 from deputize.runs import interpreter
-from deputize.runs.interpreter import InterpreterSandboxes, list_libraries
+from deputize.runs.interpreter import InterpreterSandboxes, copy_hidden_interpreter, list_libraries
 from deputize.runs.program_job import replay_job
 from deputize.sandboxes import stand_in
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
@@ -93,6 +94,17 @@ async def test_it_sees_its_own_files_and_nothing_else(client: SandboxClient) -> 
     assert len(list((process / "fd").iterdir())) <= 4
     assert (await running)["failure"]["kind"] == "time"
     await wait_until_gone(client)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a supervisor of root runs it as another user")
+async def test_one_that_only_its_gateway_finds_is_shown_as_a_copy(
+    client: SandboxClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("MONTY_BIN", shutil.copy(find_monty_binary(), tmp_path))
+    copy_hidden_interpreter.cache_clear()
+    assert (await run(client, "1 + 1"))["result"] == 2
+    copy_hidden_interpreter.cache_clear()
 
 
 async def test_who_ended_it_is_named(client: SandboxClient, monkeypatch: pytest.MonkeyPatch) -> None:
