@@ -87,19 +87,23 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
     with run_demo_gateway(0) as gateway, keep_agents_busy(gateway.url, create_tokens(gateway), _PAUSE_SECONDS):
         if surprises := take_tour(gateway, has_person=False):
             raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
-        call_id = _find_ended_call(gateway.folder, "customers.delete")
+        call_id, _ = _find_ended_call(gateway.folder, "customers.delete")
+        placed_id, entry_id = _find_ended_call(gateway.folder, "orders.place")
         # One more, which waits.
         token = (gateway.folder / "cleanup-bot.token").read_text().strip()
         _run_deputize(gateway.folder, "call", "customers.delete", "number=9", "--json", "--token", token)
-        flow_id = _find_ended_call(gateway.folder, "orders.checkout")
+        flow_id, _ = _find_ended_call(gateway.folder, "orders.checkout")
         draft = gateway.folder / "drafts" / "orders-ask.cedar"
         call = {"tool": "orders.place", "user": "eva", "agents": "support-bot", "arguments": _ORDER}
         pages: dict[str, ConsolePage] = {
             "console-home.png": ("", {}),
             "console-calls.png": ("/calls", {}),
             "console-call.png": (f"/calls/{call_id}", {}),
+            "console-undo.png": (f"/calls/{placed_id}/undo", {}),
             "console-flow.png": (f"/flows/{flow_id}", {}),
             "console-audit.png": ("/audit", {}),
+            "console-entry.png": (f"/audit/{entry_id}", {}),
+            "console-approvals.png": ("/approvals", {}),
             "console-tools.png": ("/tools", {}),
             "console-tool.png": ("/tools/orders.place", {}),
             "console-servers.png": ("/servers", {}),
@@ -108,15 +112,17 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
             "console-backtest.png": ("/policies/backtest", {"file": draft.name, "text": draft.read_text()}),
             "console-agents.png": ("/agents", {}),
             "console-switches.png": ("/switches", {}),
+            "console-switch-off.png": ("/switches/off?kind=agent&value=cleanup-bot", {}),
         }
         link = str(gateway.events["ready"][-1]["console"])
         return asyncio.run(photograph_console(link, gateway.url, pages, profile))
 
 
-def _find_ended_call(folder: Path, tool: str) -> str:
-    """Find the newest call of a tool that has ended."""
+def _find_ended_call(folder: Path, tool: str) -> tuple[str, str]:
+    """Find the newest call of a tool that has ended, and the audit entry of its end."""
     found = json.loads(_run_deputize(folder, "audit", "search", "--tool", tool, "--kind", "outcome", "--json"))
-    return str(found["entries"][0]["entry"]["call"])
+    newest = found["entries"][0]
+    return str(newest["entry"]["call"]), str(newest["id"])
 
 
 async def photograph_console(link: str, root: str, pages: Mapping[str, ConsolePage], profile: Path) -> dict[str, bytes]:
