@@ -31,6 +31,7 @@ from deputize.core.states import State
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
 from deputize.operations.undo import undo_requests
+from deputize.operations.undo.undo import Undo
 from tests.support import notebook_tools
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
@@ -251,6 +252,24 @@ async def test_an_agent_asks_and_the_undo_of_its_person_is_the_answer(lab: Gatew
     assert (await requests.request_undo(bot, mailed))["task_id"] is None
     with pytest.raises(CallNotFound):
         await requests.request_undo(await lab.make_caller("bob", agent="bot", scopes=("book:write",)), added)
+
+
+async def test_a_request_stays_open_if_nothing_is_undone(
+    lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: object) -> None:
+        raise ConnectionError
+
+    bot, leo = await lab.make_caller("leo", agent="bot", scopes=("book:write",)), await make_person(lab, "leo")
+    added = await call(lab, "add", session, by=bot, name="a", text="1")
+    await lab.gateway.undo.requests.request_undo(bot, added)
+    with monkeypatch.context() as patch:
+        patch.setattr(Undo, "_run_step", die)
+        with pytest.raises(ConnectionError):
+            await undo(lab, leo, call_id=added)
+    assert [each["call_id"] for each in await lab.gateway.undo.requests.list_requests(leo)] == [added]
+    await undo(lab, leo, call_id=added)
+    assert await lab.gateway.undo.requests.list_requests(leo) == []
 
 
 async def test_only_who_may_undo_a_call_answers_a_request_about_it(lab: GatewayLab, session: str) -> None:

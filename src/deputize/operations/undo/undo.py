@@ -46,11 +46,12 @@ class Undo:
             raise UndoPlanChanged(
                 "the plan is not the one that you saw: something changed since", nothing_happened=True
             )
-        if ready_ids := {each.call_id for each in plan.list_ready()}:
+        made = await self._run_steps(caller, plan)
+        # Not before: a request is not answered by who dies on the way, or by a step that was refused.
+        if undone_ids := {each["undone_call_id"] for each in made if each["error"] is None}:
             # A flow has no step of its own.
             flow_ids = set() if selection.call_id is None else {selection.call_id}
-            await answer_requests(self._lifecycle.runtime, caller, ready_ids | flow_ids)
-        made = await self._run_steps(caller, plan)
+            await answer_requests(self._lifecycle.runtime, caller, undone_ids | flow_ids)
         left = await self._plans.plan_undo(caller, selection) if made else plan
         return {"made": made, "left": left.to_json()}
 
