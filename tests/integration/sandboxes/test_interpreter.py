@@ -101,7 +101,7 @@ async def test_one_that_only_its_gateway_finds_is_shown_as_a_copy(
     client: SandboxClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
-    monkeypatch.setenv("MONTY_BIN", shutil.copy(find_monty_binary(), tmp_path))
+    monkeypatch.setenv("MONTY_BIN", shutil.copy(find_monty_binary(), str(tmp_path)))
     copy_hidden_interpreter.cache_clear()
     assert (await run(client, "1 + 1"))["result"] == 2
     copy_hidden_interpreter.cache_clear()

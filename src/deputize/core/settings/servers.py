@@ -318,6 +318,12 @@ class McpServerSettings(SettingsSection):
     )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
+    processes: int = Field(
+        64,
+        ge=8,
+        le=4096,
+        description="Most processes and threads of a program in a sandbox; a browser needs 300.",
+    )
 
     @field_validator("accept_risk", mode="before")
     @classmethod

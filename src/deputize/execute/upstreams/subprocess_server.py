@@ -275,7 +275,9 @@ async def _start_sandbox(
         working_folder=program.working_folder,
         environment=environment,
         proxy_port=PROXY_PORT if server.hosts else None,
-        limits=SandboxLimits(memory_bytes=server.memory_mb * 1_048_576, open_files=server.open_files),
+        limits=SandboxLimits(
+            memory_bytes=server.memory_mb * 1_048_576, processes=server.processes, open_files=server.open_files
+        ),
     )
     try:
         return await sandboxes.start(spec, longest_line=LARGEST_ANSWER)

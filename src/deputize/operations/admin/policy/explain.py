@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from deputize.core.caller import Caller
 from deputize.core.clock import make_first_id, parse_id_time_ms
 from deputize.core.errors import CallNotFound, MalformedRequest, Unavailable
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.policy import policy_proposals
 from deputize.govern.policy.active_policies import TenantPolicy, compute_digest_off_loop, load_default_files
 from deputize.govern.policy.approval_annotations import describe_requirements as describe_requirements
@@ -42,12 +43,15 @@ _MAX_REPLAY_SECONDS = 10
 # A page waits for this: 5,000 entries take about 50 ms.
 _USAGE_PERIOD: Final = timedelta(days=1)
 _MAX_USAGE_ENTRIES: Final = 5000
+# Each reads and parses that many entries.
+_MAX_USAGE_COUNTS: Final = 2
 _RULED_KINDS: Final = frozenset({"read", "refusal", "intent", "outcome"})
 
 
 class PolicyExplanations:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._usage_slots = TenantSlots("counts of used rules", _MAX_USAGE_COUNTS)
 
     async def show_active_policies(self, caller: Caller) -> dict[str, Any]:
         """Show the tenant's active policies, since which epoch they are active, and who put them."""
@@ -81,6 +85,10 @@ class PolicyExplanations:
     async def report_usage(self, caller: Caller) -> dict[str, Any]:
         """Report how many calls each active rule decided in the last day, or in the newest entries of a busier one."""
         require_auditor(caller)
+        with self._usage_slots.take(caller):
+            return await self._count_usage(caller)
+
+    async def _count_usage(self, caller: Caller) -> dict[str, Any]:
         rules = (await self._load_authority(caller)).policy.policies.rules
         now_ms = self._runtime.clock.epoch_ms()
         first_ms = now_ms - int(_USAGE_PERIOD.total_seconds() * 1000)
