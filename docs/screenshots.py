@@ -88,7 +88,8 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
         if surprises := take_tour(gateway, has_person=False):
             raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
         call_id, _ = _find_ended_call(gateway.folder, "customers.delete")
-        placed_id, entry_id = _find_ended_call(gateway.folder, "orders.place")
+        # The tour took back the newest.
+        placed_id, entry_id = _find_ended_call(gateway.folder, "orders.place", position=1)
         # One more, which waits.
         token = (gateway.folder / "cleanup-bot.token").read_text().strip()
         _run_deputize(gateway.folder, "call", "customers.delete", "number=9", "--json", "--token", token)
@@ -118,11 +119,11 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
         return asyncio.run(photograph_console(link, gateway.url, pages, profile))
 
 
-def _find_ended_call(folder: Path, tool: str) -> tuple[str, str]:
-    """Find the newest call of a tool that has ended, and the audit entry of its end."""
+def _find_ended_call(folder: Path, tool: str, *, position: int = 0) -> tuple[str, str]:
+    """Find the newest call of a tool that has ended, or an older one, and the audit entry of its end."""
     found = json.loads(_run_deputize(folder, "audit", "search", "--tool", tool, "--kind", "outcome", "--json"))
-    newest = found["entries"][0]
-    return str(newest["entry"]["call"]), str(newest["id"])
+    ended = found["entries"][position]
+    return str(ended["entry"]["call"]), str(ended["id"])
 
 
 async def photograph_console(link: str, root: str, pages: Mapping[str, ConsolePage], profile: Path) -> dict[str, bytes]:

@@ -64,8 +64,9 @@ class AccountLinks:
         self._monitor = monitor
 
     async def list_accounts(self, caller: Caller) -> list[dict[str, Any]]:
-        """List the servers that need this person's own account, and the state of each link."""
-        _require_person(caller)
+        """List the servers that need this person's own account, and the state of each link; nobody else has any."""
+        if not _is_person(caller):
+            return []
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = {
                 row["server"]: row
@@ -211,9 +212,13 @@ def _replace_client_secret(sign_in: PendingAuthorization, *, secret: str | None)
     return replace(sign_in, endpoint=endpoint)
 
 
+def _is_person(caller: Caller) -> bool:
+    return caller.console and not caller.agents
+
+
 def _require_person(caller: Caller) -> None:
     """Require a signed-in person: people link only their own account, and agents none."""
-    if not caller.console or caller.agents:
+    if not _is_person(caller):
         raise PermissionDenied(
             "only a person who is signed in to the console can link their own account", details={"rule": "own-account"}
         )

@@ -148,15 +148,19 @@ def seal_session(console: ConsoleGateway, role: str, **more: Any) -> str:
     return _seal(console, *PEOPLE[role], role, **more)
 
 
-def _seal(console: ConsoleGateway, tenant: str, user: str, scopes: frozenset[str], name: str, **more: Any) -> str:
+def _seal(
+    console: ConsoleGateway, tenant: str, user: str, scopes: frozenset[str], name: str, *, is_link: bool = False,
+    **more: Any,
+) -> str:  # fmt: skip
     assert console.gateway.in_process is not None
     now = Clock().epoch_ms() // 1000
     caller = Caller(
         tenant=tenant, user=user, scopes=scopes, issuer="urn:deputize:development", token_id=f"page {name}",
-        expires_at=now + 900, issued_at=now, auth_time=now, human=True, console=True,
+        expires_at=now + 900, issued_at=now, auth_time=now, human=True, console=not is_link,
         **more,
     )  # fmt: skip
-    return console.gateway.in_process.console_access._sessions.seal_session(caller)
+    sessions = console.gateway.in_process.console_access._sessions
+    return sessions.seal_link_session(caller) if is_link else sessions.seal_session(caller)
 
 
 @asynccontextmanager
@@ -310,6 +314,14 @@ async def test_every_page_fits_on_a_phone_and_does_nothing_that_its_own_policy_f
             assert (path, await tab.evaluate("document.documentElement.scrollWidth")) == (path, 390)
             assert "owned" not in await tab.evaluate("document.title")
         assert tab.complaints == []
+
+
+async def test_whoever_opened_the_link_of_the_terminal_sees_every_page(console: ConsoleGateway, world: World) -> None:
+    async with console.open_browser() as browser:
+        session = _seal(console, *PEOPLE["administrator"], "link", is_link=True)
+        browser.http.cookies.set("deputize-session", session)
+        statuses = {path: (await browser.get(path.format(**world))).status_code for path in PAGES}
+    assert statuses == {path: expected[0] for path, expected in PAGES.items()}
 
 
 @pytest.mark.parametrize("role", ["administrator", "maker"])
