@@ -88,8 +88,9 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
         if surprises := take_tour(gateway, has_person=False):
             raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
         call_id, _ = _find_ended_call(gateway.folder, "customers.delete")
-        # The tour took back the newest.
-        placed_id, entry_id = _find_ended_call(gateway.folder, "orders.place", position=1)
+        placed = _list_ended_calls(gateway.folder, "orders.place")
+        # The tour took some of them back.
+        placed_id, entry_id = next(each for each in placed if _can_undo(gateway.folder, each[0]))
         # One more, which waits.
         token = (gateway.folder / "cleanup-bot.token").read_text().strip()
         _run_deputize(gateway.folder, "call", "customers.delete", "number=9", "--json", "--token", token)
@@ -119,11 +120,19 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
         return asyncio.run(photograph_console(link, gateway.url, pages, profile))
 
 
-def _find_ended_call(folder: Path, tool: str, *, position: int = 0) -> tuple[str, str]:
-    """Find the newest call of a tool that has ended, or an older one, and the audit entry of its end."""
+def _find_ended_call(folder: Path, tool: str) -> tuple[str, str]:
+    """Find the newest call of a tool that has ended, and the audit entry of its end."""
+    return _list_ended_calls(folder, tool)[0]
+
+
+def _list_ended_calls(folder: Path, tool: str) -> list[tuple[str, str]]:
     found = json.loads(_run_deputize(folder, "audit", "search", "--tool", tool, "--kind", "outcome", "--json"))
-    ended = found["entries"][position]
-    return str(ended["entry"]["call"]), str(ended["id"])
+    return [(str(each["entry"]["call"]), str(each["id"])) for each in found["entries"]]
+
+
+def _can_undo(folder: Path, call_id: str) -> bool:
+    planned = json.loads(_run_deputize(folder, "undo", call_id, "--plan", "--json"))
+    return any(each["verdict"] == "ready" for each in planned["steps"])
 
 
 async def photograph_console(link: str, root: str, pages: Mapping[str, ConsolePage], profile: Path) -> dict[str, bytes]:

@@ -117,9 +117,11 @@ class AccountPages(ConsolePages):
 
 
 def _build_server(server: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    address = server["address"]
     return {
         "name": server["name"],
-        "address": format_line(server["address"]),
+        # Of a program, its name: where it lies on the host tells nobody what it is.
+        "address": format_line(address.rpartition("/")[2] if server["kind"] == "stdio" else address),
         "kind": server["kind"],
         "status": build_badge(_STATUS_BADGES, server["status"]),
         "why": format_line(server["why"] or ""),
