@@ -147,12 +147,14 @@ def install_server(
         install_package,
         parse_package,
         remove_package,
+        require_server_name,
     )
     from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
 
     wanted = parse_package(package)
     enter_project(is_required=True)
-    server_name = name or wanted.server_name
+    server_name = wanted.server_name if name is None else name
+    require_server_name(server_name)
     if any(each.name == server_name for each in load_settings().servers):
         raise ConfigError(
             f"deputize.toml has a server named {server_name}: choose another --name, or remove its table to install it "

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from configparser import ConfigParser, Error
 from pathlib import Path
@@ -88,6 +89,17 @@ def find_launched_package(command: Sequence[str]) -> tuple[ServerPackage, tuple[
     return package, tuple(words[1:])
 
 
+def require_server_name(name: str) -> None:
+    """Refuse what is no name of a server, before it is the name of a folder."""
+    try:
+        McpServerSettings.model_validate({"name": name, "command": [sys.executable]})
+    except ValidationError:
+        raise ConfigError(
+            f"{name[:100]!r} is no name of a server: it starts with a small letter, and has small letters, digits and "
+            "single underscores, 48 at most."
+        ) from None
+
+
 def install_package(package: ServerPackage, name: str, program: str | None) -> InstalledServer:
     """Install a package into `servers/NAME`, and find its program. What an interrupted installation left is removed."""
     folder = Path(SERVERS_FOLDER, name)
@@ -96,6 +108,8 @@ def install_package(package: ServerPackage, name: str, program: str | None) -> I
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o755)
     (folder / _MARKER).write_text(f"{package}\n")
+    # It is installed on each machine, and belongs to no repository.
+    (folder / ".gitignore").write_text("*\n")
     return (_install_npm if package.registry == "npm" else _install_pypi)(package, folder, program)
 
 
@@ -171,15 +185,14 @@ def _install_npm(package: ServerPackage, folder: Path, program: str | None) -> I
 
 def _install_pypi(package: ServerPackage, folder: Path, program: str | None) -> InstalledServer:
     wanted = f"{package.name}=={package.version}" if package.version else package.name
-    python = str(folder / "bin" / "python")
-    _run(package, [sys.executable, "-m", "venv", str(folder)])
-    _run(
-        package,
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", wanted],
-    )
-    # Nothing that it does not need is verified and copied at each start.
-    _run(package, [python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "pip"])
-    (metadata,) = (
+    # The pip of another environment, so that nothing is left of it here. This interpreter is not started again: at each
+    # start, it executes lines of the .pth files that packages bring.
+    with tempfile.TemporaryDirectory(prefix="deputize-pip-") as installer:
+        _run(package, [sys.executable, "-m", "venv", installer])
+        _run(package, [sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        pip = [f"{installer}/bin/python", "-m", "pip", "--python", str(folder / "bin" / "python")]
+        _run(package, [*pip, "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", wanted])
+    metadata = next(
         each
         for each in folder.glob("lib/python*/site-packages/*.dist-info")
         if _normalize(each.name.split("-")[0]) == _normalize(package.name)

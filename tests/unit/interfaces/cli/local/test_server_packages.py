@@ -1,5 +1,7 @@
 """Packages of servers: what they are called, what launchers start, and which folders are ours to replace."""
 
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from deputize.interfaces.cli.local.server_packages import (
     install_package,
     parse_package,
     remove_package,
+    require_server_name,
 )
 
 
@@ -114,3 +117,37 @@ def test_an_argument_outside_of_the_listed_folders_is_refused(tmp_path: Path, mo
     assert set(table["files"]) == {"code"}
     with pytest.raises(ConfigError, match="--read or --write"):
         build_server_table("notes", installed, ("other",), (), ("notes",), ())
+
+
+@pytest.mark.parametrize("name", ["", "..", "../notes", "a/b", "Notes", "a__b", "n" * 49])
+def test_what_is_no_name_of_a_server_never_becomes_a_folder(name: str) -> None:
+    with pytest.raises(ConfigError, match="is no name of a server"):
+        require_server_name(name)
+
+
+def test_nothing_of_a_python_package_runs_while_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = tmp_path / "ran"
+    files = {
+        "notes.py": "def main() -> None: ...\n",
+        # Python executes this line whenever the interpreter of its environment starts.
+        "notes.pth": f"import pathlib; pathlib.Path({str(ran)!r}).touch()\n",
+        "notes-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: notes\nVersion: 1.0\n",
+        "notes-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "notes-1.0.dist-info/entry_points.txt": "[console_scripts]\nnotes = notes:main\n",
+    }
+    files["notes-1.0.dist-info/RECORD"] = "".join(f"{each},,\n" for each in [*files, "notes-1.0.dist-info/RECORD"])
+    with zipfile.ZipFile(tmp_path / "notes-1.0-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    installed = install_package(parse_package("pypi:notes"), "notes", None)
+    assert (installed.version, installed.command) == ("1.0", ("servers/notes/bin/notes",))
+    assert not ran.exists()
+    assert not list(Path("servers/notes/lib").glob("python*/site-packages/pip*"))
+    assert Path("servers/notes/.gitignore").read_text() == "*\n"
+    subprocess.run(["servers/notes/bin/python", "-c", ""], check=True)
+    assert ran.exists(), "the package would have run, had its interpreter been started"
