@@ -31,7 +31,7 @@ _MAX_TAILS: Final = 256
 _MAX_TAILS_OF_USER: Final = 16
 # The more follow, the longer between two looks, so that what all of them take of the process stays bounded.
 _POLL_SECONDS: Final = 0.5
-_POLL_SECONDS_PER_FOLLOWER: Final = 0.01
+_POLL_SECONDS_PER_FOLLOWER: Final = 0.02
 _MAX_POLL_SECONDS: Final = 2.0
 _OVERLAP_MS: Final = 2000
 _PAGE_ROWS: Final = 200

@@ -30,7 +30,7 @@ _SQL = load_statements("log")
 _LEASE = LeaseStatements(
     claim=_SQL["claim_sequencer"], renew=_SQL["renew_sequencer"], release=_SQL["release_sequencer"]
 )
-_INTERVAL_SECONDS: Final = 0.4
+_INTERVAL_SECONDS: Final = 0.6
 _LEASE_SECONDS: Final = 6.0
 _RENEWAL_SECONDS: Final = 4.0
 _BACKLOG_ENTRIES: Final = 1000
