@@ -88,12 +88,11 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
         if surprises := take_tour(gateway, has_person=False):
             raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
         call_id, _ = _find_ended_call(gateway.folder, "customers.delete")
-        placed = _list_ended_calls(gateway.folder, "orders.place")
-        # The tour took some of them back.
-        placed_id, entry_id = next(each for each in placed if _can_undo(gateway.folder, each[0]))
-        # One more, which waits.
-        token = (gateway.folder / "cleanup-bot.token").read_text().strip()
-        _run_deputize(gateway.folder, "call", "customers.delete", "number=9", "--json", "--token", token)
+        # One that nobody overwrites before its undo is photographed, and one that waits.
+        order = ("orders.place", "customer=7", "item=lamp", "count=2")
+        placed_id = _call_as(gateway.folder, "support-bot", *order)
+        _, entry_id = _find_ended_call(gateway.folder, "orders.place")
+        _call_as(gateway.folder, "cleanup-bot", "customers.delete", "number=9")
         flow_id, _ = _find_ended_call(gateway.folder, "orders.checkout")
         draft = gateway.folder / "drafts" / "orders-ask.cedar"
         call = {"tool": "orders.place", "user": "eva", "agents": "support-bot", "arguments": _ORDER}
@@ -120,19 +119,17 @@ def photograph_demo(profile: Path) -> dict[str, bytes]:
         return asyncio.run(photograph_console(link, gateway.url, pages, profile))
 
 
+def _call_as(folder: Path, agent: str, *words: str) -> str:
+    """Make a call as one of the demo's agents; return its id."""
+    token = (folder / f"{agent}.token").read_text().strip()
+    return str(json.loads(_run_deputize(folder, "call", *words, "--json", "--token", token))["call_id"])
+
+
 def _find_ended_call(folder: Path, tool: str) -> tuple[str, str]:
     """Find the newest call of a tool that has ended, and the audit entry of its end."""
-    return _list_ended_calls(folder, tool)[0]
-
-
-def _list_ended_calls(folder: Path, tool: str) -> list[tuple[str, str]]:
     found = json.loads(_run_deputize(folder, "audit", "search", "--tool", tool, "--kind", "outcome", "--json"))
-    return [(str(each["entry"]["call"]), str(each["id"])) for each in found["entries"]]
-
-
-def _can_undo(folder: Path, call_id: str) -> bool:
-    planned = json.loads(_run_deputize(folder, "undo", call_id, "--plan", "--json"))
-    return any(each["verdict"] == "ready" for each in planned["steps"])
+    entry = found["entries"][0]
+    return str(entry["entry"]["call"]), str(entry["id"])
 
 
 async def photograph_console(link: str, root: str, pages: Mapping[str, ConsolePage], profile: Path) -> dict[str, bytes]:
