@@ -7,11 +7,12 @@ facts about caller and arguments are for administrators. Another caller's call l
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+import asyncpg
 import orjson
 from pydantic import ValidationError
 
@@ -40,9 +41,11 @@ from deputize.store.queries import load_statements
 _SQL = load_statements("backtest")
 _AUDIT = load_statements("audit_search")
 _MAX_REPLAY_SECONDS = 10
-# A page waits for this: 5,000 entries take about 50 ms.
-_USAGE_PERIOD: Final = timedelta(days=1)
+# A page waits for this: 5,000 entries take about 50 ms, and are kept, so that the next look reads only what is new.
+_USAGE_MS: Final = 86_400_000
+_USAGE_OVERLAP_MS: Final = 5_000
 _MAX_USAGE_ENTRIES: Final = 5000
+_MAX_USAGE_TENANTS: Final = 8
 # Each reads and parses that many entries.
 _MAX_USAGE_COUNTS: Final = 2
 _RULED_KINDS: Final = frozenset({"read", "refusal", "intent", "outcome"})
@@ -52,6 +55,7 @@ class PolicyExplanations:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._usage_slots = TenantSlots("counts of used rules", _MAX_USAGE_COUNTS)
+        self._recent_rules: dict[str, RecentRules] = {}
 
     async def show_active_policies(self, caller: Caller) -> dict[str, Any]:
         """Show the tenant's active policies, since which epoch they are active, and who put them."""
@@ -86,29 +90,35 @@ class PolicyExplanations:
         """Report how many calls each active rule decided in the last day, or in the newest entries of a busier one."""
         require_auditor(caller)
         with self._usage_slots.take(caller):
-            return await self._count_usage(caller)
-
-    async def _count_usage(self, caller: Caller) -> dict[str, Any]:
-        rules = (await self._load_authority(caller)).policy.policies.rules
-        now_ms = self._runtime.clock.epoch_ms()
-        first_ms = now_ms - int(_USAGE_PERIOD.total_seconds() * 1000)
-        async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            rows = await connection.fetch(
-                _AUDIT["list_entries_before"],
-                caller.tenant,
-                make_first_id(first_ms),
-                make_first_id(now_ms + 1),
-                _MAX_USAGE_ENTRIES,
-            )
-        is_complete = len(rows) < _MAX_USAGE_ENTRIES
-        counts, calls = await asyncio.to_thread(_count_rules, [row["entry"] for row in rows])
-        since_ms = first_ms if is_complete else parse_id_time_ms(str(rows[-1]["id"]))
+            rules = (await self._load_authority(caller)).policy.policies.rules
+            recent = await self._load_recent_rules(caller.tenant)
+            first = make_first_id(self._runtime.clock.epoch_ms() - _USAGE_MS)
+            counts, calls = await asyncio.to_thread(recent.count_calls, first)
+        since_ms = parse_id_time_ms(max(first, recent.first))
         return {
             "since": datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds"),
-            "is_complete": is_complete,
+            "is_complete": recent.first <= first,
             "calls": calls,
             "rules": [{"id": each.id, "calls": counts[each.id]} for each in rules],
         }
+
+    async def _load_recent_rules(self, tenant: str) -> "RecentRules":
+        """Read what was recorded since the last look, or all of the period at the first one."""
+        now_ms = self._runtime.clock.epoch_ms()
+        known = self._recent_rules.pop(tenant, None)
+        first = make_first_id(now_ms - _USAGE_MS) if known is None else known.next_look
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            rows = await connection.fetch(
+                _AUDIT["list_entries_before"], tenant, first, make_first_id(now_ms + 1), _MAX_USAGE_ENTRIES
+            )
+        entries = await asyncio.to_thread(_parse_rules, rows)
+        if len(rows) == _MAX_USAGE_ENTRIES:
+            first, known = str(rows[-1]["id"]), None
+        recent = RecentRules(entries, first) if known is None else known.add(entries)
+        self._recent_rules[tenant] = recent
+        while len(self._recent_rules) > _MAX_USAGE_TENANTS:
+            del self._recent_rules[next(iter(self._recent_rules))]
+        return recent
 
     async def check_draft(self, caller: Caller, files: Sequence[PolicyFile]) -> dict[str, Any]:
         """Check a draft against the tenant's tools: its digest, its errors and its warnings. Changes nothing.
@@ -252,14 +262,41 @@ class PolicyExplanations:
         return await asyncio.to_thread(CompiledPolicies, files, orjson.loads(row["facts"]))
 
 
-def _count_rules(entries: Sequence[bytes]) -> tuple[Counter[str], int]:
-    """Count the calls that each rule decided, and all calls. A call's entries repeat its rules."""
-    rules_by_call: dict[str, set[str]] = {}
-    for each in entries:
-        entry = orjson.loads(each)
-        if entry["kind"] in _RULED_KINDS and "call" in entry:
-            rules_by_call.setdefault(entry["call"], set()).update(entry.get("rules", ()))
-    return Counter(rule for rules in rules_by_call.values() for rule in rules), len(rules_by_call)
+class RecentRules:
+    """The rules of the newest entries, newest first: all since `first`. Each entry of a call repeats its rules."""
+
+    def __init__(self, entries: Mapping[str, tuple[str, Sequence[str]]], first: str) -> None:
+        self._entries = entries
+        self.first = first
+
+    @property
+    def next_look(self) -> str:
+        """From where on to read again: entries are committed a moment after their ids are made."""
+        newest = next(iter(self._entries), self.first)
+        return max(self.first, make_first_id(parse_id_time_ms(newest) - _USAGE_OVERLAP_MS))
+
+    def add(self, entries: Mapping[str, tuple[str, Sequence[str]]]) -> "RecentRules":
+        newest = sorted({**self._entries, **entries}.items(), reverse=True)
+        first = self.first if len(newest) <= _MAX_USAGE_ENTRIES else newest[_MAX_USAGE_ENTRIES - 1][0]
+        return RecentRules(dict(newest[:_MAX_USAGE_ENTRIES]), first)
+
+    def count_calls(self, since: str) -> tuple[Counter[str], int]:
+        """Count the calls that each rule decided since an id, and all calls."""
+        rules_by_call: dict[str, set[str]] = {}
+        for entry_id, (call, rules) in self._entries.items():
+            if entry_id >= since:
+                rules_by_call.setdefault(call, set()).update(rules)
+        return Counter(rule for rules in rules_by_call.values() for rule in rules), len(rules_by_call)
+
+
+def _parse_rules(rows: Sequence[asyncpg.Record]) -> dict[str, tuple[str, Sequence[str]]]:
+    """Parse the calls and rules of entries that have them."""
+    entries = ((str(row["id"]), orjson.loads(row["entry"])) for row in rows)
+    return {
+        entry_id: (entry["call"], entry.get("rules", ()))
+        for entry_id, entry in entries
+        if entry["kind"] in _RULED_KINDS and "call" in entry
+    }
 
 
 def _check_case(case: Mapping[str, Any]) -> dict[str, Any]:
