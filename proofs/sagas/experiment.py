@@ -7,14 +7,15 @@ ledger with what the outcomes and the tasks say is left.
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 import orjson
 
-from proofs.kit.fork_server import ForkServer, start_fork_server
+from deputize.store.migrate import upgrade_async
+from proofs.kit.fork_server import start_fork_server
 from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, start_gateway
-from proofs.kit.gateway_login import use_gateway_login
+from proofs.kit.gateway_login import create_gateway_login, use_gateway_login
 from proofs.kit.helper_servers import LedgerHandle, start_ledger
 from proofs.kit.http_client import HttpConnection
 from proofs.kit.ledger import kill_and_wait
@@ -62,11 +63,8 @@ def is_carrying(sql: str) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class Testbed:
-    sandbox: Sandbox
-    ledger: LedgerHandle
     database: Database
     gateway: GatewayHandle
-    issuer: Issuer
     proxy: PgProxy
     pool: WorkerPool
     submitter: RunSubmitter
@@ -81,7 +79,15 @@ class Testbed:
         await self.submitter.submit_runs(jobs, lanes=4)
         return list(labels)
 
-    async def strike_change(self, scenario: Scenario, number: int, nth: int, point: PgPoint) -> str:
+    async def strike_changes(self, strikes: Sequence["Strike"], log: Callable[[str], None]) -> list[str]:
+        labels = []
+        for each in strikes:
+            labels.append(await self._strike_change(each))
+            if (each.number + 1) % 50 == 0:
+                log(f"about {each.number + 1} changes struck")
+        return labels
+
+    async def _strike_change(self, strike: "Strike") -> str:
         """Start a change, kill its worker around its nth commit, and let another worker end it."""
         pid = self.pool.workers[0].process.pid
 
@@ -90,8 +96,8 @@ class Testbed:
             self.kills += 1
 
         before = self.kills
-        self.proxy.arm(is_carrying, nth, point, kill)
-        (label,) = await self.start_changes([scenario], f"struck-{number}")
+        self.proxy.arm(is_carrying, strike.nth, strike.point, kill)
+        (label,) = await self.start_changes([strike.scenario], f"struck-{strike.number}")
         async with asyncio.timeout(120):
             call_id = self.submitter.calls[label]
             while self.kills == before and not await self.database.fetch_value(_ENDED, call_id):  # noqa: ASYNC110 -- what changes it is another process
@@ -105,57 +111,64 @@ class Testbed:
         await self.database.wait_until(_ENDED, self.submitter.calls[label])
         return label
 
-    async def judge_labels(self, labels: Sequence[str]) -> Judgement:
+    async def list_changes(self) -> list[Change]:
+        """List how each change of this testbed has ended."""
         http = HttpConnection.for_url(self.gateway.url, token=self.submitter.tokens["acme"])
         changes = []
-        for label in labels:
+        for label, scenario in self.scenarios.items():
             call_id = self.submitter.calls[label]
             answer = (await http.get(f"/v1/calls/{call_id}")).json()
             details = (answer.get("error") or {}).get("details") or {}
             tasks = [orjson.loads(row["question"]) for row in await self.database.fetch(_TASKS, call_id)]
             changes.append(
                 Change(
-                    label=label, is_struck=label.startswith("struck"), scenario=self.scenarios[label],
-                    state=answer["state"], compensation=details.get("compensation"), tasks=tasks,
+                    label=label, is_struck=label.startswith("struck"), scenario=scenario, state=answer["state"],
+                    compensation=details.get("compensation"), tasks=tasks,
                 )
             )  # fmt: skip
         http.close()
-        return judge_changes(changes, await self.ledger.list_effects())
+        return changes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strike:
+    """A change whose worker is killed before or after its nth commit."""
+
+    number: int
+    scenario: Scenario
+    nth: int
+    point: PgPoint
 
 
 async def prove(sandbox: Sandbox) -> Verdict:
-    testbed = await _open_testbed(sandbox)
-    scenarios = list_scenarios()
-    labels = await testbed.start_changes(scenarios, "calm")
-    await testbed.database.wait_until(_ALL_ENDED)
-    sandbox.log(f"{len(labels)} changes ended with nobody killed")
-    per_step, per_compensation = await _count_commits(testbed)
-    rng = random.Random(0)
-    rounds = sandbox.pick_size(quick=8, full=16 * len(scenarios))
-    struck = [scenarios[number % len(scenarios)] for number in range(rounds)]
-    rng.shuffle(struck)
-    for number, scenario in enumerate(struck):
-        # Later than its last commit, and the change has ended: that is counted as missed.
-        nth = rng.randint(
-            1, round(scenario.count_calls() * per_step + scenario.count_compensations() * per_compensation)
-        )
-        point: PgPoint = "before_forward" if number % 2 else "after_commit_before_ack"
-        labels.append(await testbed.strike_change(scenario, number, nth, point))
-        if (number + 1) % 50 == 0:
-            sandbox.log(f"{number + 1} of {rounds} changes struck")
-    judgement = await testbed.judge_labels(labels)
+    # A struck change mostly waits for the lease of its dead worker: several testbeds wait beside each other.
+    ledger, issuer = await start_ledger(sandbox), create_issuer()
+    count = sandbox.pick_size(quick=1, full=4)
+    testbeds = [await _open_testbed(sandbox, ledger, issuer, number) for number in range(count)]
+    first, scenarios = testbeds[0], list_scenarios()
+    calm = await first.start_changes(scenarios, "calm")
+    await first.database.wait_until(_ALL_ENDED)
+    sandbox.log(f"{len(calm)} changes ended with nobody killed")
+    per_step, per_compensation = await _count_commits(first)
+    strikes = _draw_strikes(sandbox.pick_size(quick=8, full=16 * len(scenarios)), per_step, per_compensation)
+    struck = await asyncio.gather(
+        *(each.strike_changes(strikes[number::count], sandbox.log) for number, each in enumerate(testbeds))
+    )
+    judged = {*calm, *(label for labels in struck for label in labels)}
+    judgement = await _judge(testbeds, ledger, judged)
     for sentence in judgement.list_sentences()[:40]:
         sandbox.log(f"wrong: {sentence}")
-    kept = await testbed.start_changes([each for each in scenarios if each.failing_step == STEPS], "kept", "sagas.keep")
-    await testbed.database.wait_until(_ALL_ENDED)
-    partials = len((await testbed.judge_labels(kept)).silent_partials)
+    failing_late = [each for each in scenarios if each.failing_step == STEPS]
+    kept = await first.start_changes(failing_late, "kept", "sagas.keep")
+    await first.database.wait_until(_ALL_ENDED)
+    partials = len((await _judge(testbeds, ledger, set(kept))).silent_partials)
     sandbox.log(f"{partials} of {len(kept)} changes that keep what they did are silent partials")
     return Verdict(
         figures={
-            "changes": len(labels),
+            "changes": len(judged),
             "scenarios": len(scenarios),
-            "workers_killed": testbed.kills,
-            "changes_that_ended_before_their_kill": testbed.missed_kills,
+            "workers_killed": sum(each.kills for each in testbeds),
+            "changes_that_ended_before_their_kill": sum(each.missed_kills for each in testbeds),
             "completed": judgement.ends["completed"],
             "compensated": judgement.ends["compensated"],
             "flagged": judgement.ends["flagged"],
@@ -180,34 +193,51 @@ async def prove(sandbox: Sandbox) -> Verdict:
     )
 
 
-async def _open_testbed(sandbox: Sandbox) -> Testbed:
-    postgres, ledger, fork_server = await asyncio.gather(
-        sandbox.start_postgres(), start_ledger(sandbox), start_fork_server(sandbox)
+def _draw_strikes(count: int, per_step: float, per_compensation: float) -> list[Strike]:
+    """Draw a commit for each change; if it is later than its last one, the change ends before, which is counted."""
+    scenarios, rng = list_scenarios(), random.Random(0)
+    struck = [scenarios[number % len(scenarios)] for number in range(count)]
+    rng.shuffle(struck)
+    return [
+        Strike(
+            number=number,
+            scenario=each,
+            nth=rng.randint(1, round(each.count_calls() * per_step + each.count_compensations() * per_compensation)),
+            point="before_forward" if number % 2 else "after_commit_before_ack",
+        )
+        for number, each in enumerate(struck)
+    ]
+
+
+async def _judge(testbeds: Sequence[Testbed], ledger: LedgerHandle, labels: Set[str]) -> Judgement:
+    changes = [change for each in testbeds for change in await each.list_changes() if change.label in labels]
+    return judge_changes(changes, await ledger.list_effects())
+
+
+async def _open_testbed(sandbox: Sandbox, ledger: LedgerHandle, issuer: Issuer, number: int) -> Testbed:
+    postgres, fork_server = await asyncio.gather(
+        sandbox.start_postgres(f"postgres-{number}"), start_fork_server(sandbox, f"fork-{number}")
     )
-    issuer, env = create_issuer(), {"PROOF_LEDGER": ledger.url}
-    gateway = await start_gateway(sandbox, postgres.dsn, issuer, tools="sagas.py", settings=SETTINGS, env=env)
+    if number:
+        # The first gateway of a proof does this for its own.
+        await upgrade_async(postgres.dsn)
+        await create_gateway_login(postgres.dsn)
+    env = {"PROOF_LEDGER": ledger.url}
+    gateway = await start_gateway(
+        sandbox, postgres.dsn, issuer, name=f"gateway-{number}", tools="sagas.py", settings=SETTINGS, env=env
+    )
     proxy, database = PgProxy(postgres.dsn), Database(postgres.dsn)
     await proxy.__aenter__()
     sandbox.add_cleanup(proxy.__aexit__)
     sandbox.add_cleanup(database.close)
-    pool = _create_pool(sandbox, fork_server, gateway, database, use_gateway_login(proxy.dsn), env)
-    await pool.start_worker(0)
-    submitter = RunSubmitter(url=gateway.url, tokens={"acme": issuer.issue_token("ann")})
-    return Testbed(
-        sandbox=sandbox, ledger=ledger, database=database, gateway=gateway, issuer=issuer, proxy=proxy, pool=pool,
-        submitter=submitter,
-    )  # fmt: skip
-
-
-def _create_pool(
-    sandbox: Sandbox, fork_server: ForkServer, gateway: GatewayHandle, database: Database, dsn: str, env: dict[str, str]
-) -> WorkerPool:
     pool = WorkerPool(
-        sandbox=sandbox, fork_server=fork_server, folder=gateway.folder, env={**env, "DEPUTIZE_DATABASE__URL": dsn},
-        database=database,
+        sandbox=sandbox, fork_server=fork_server, folder=gateway.folder, name=f"worker-{number}", database=database,
+        env={**env, "DEPUTIZE_DATABASE__URL": use_gateway_login(proxy.dsn)},
     )  # fmt: skip
     sandbox.add_cleanup(pool.stop_all)
-    return pool
+    await pool.start_worker(0)
+    submitter = RunSubmitter(url=gateway.url, tokens={"acme": issuer.issue_token("ann")})
+    return Testbed(database=database, gateway=gateway, proxy=proxy, pool=pool, submitter=submitter)
 
 
 async def _count_commits(testbed: Testbed) -> tuple[float, float]:
