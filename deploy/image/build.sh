@@ -3,7 +3,7 @@
 #
 #   deploy/image/build.sh [FOLDER]     default: build/image, which gets image.oci.tar, sbom.cdx.json and digest
 #
-# Needs Debian 12, root, and: apt-get install mmdebstrap buildah python3-venv git
+# Needs Debian 12, root, and: apt-get install mmdebstrap buildah binutils python3-venv git
 # Two builds of one commit have one digest. What is not committed is not in the image.
 set -euo pipefail
 umask 022
@@ -69,6 +69,8 @@ target=(install --no-deps --no-compile --only-binary :all: --target "$packages")
 # Where this machine had them from, programs that start another Python, and what is compiled or only tests.
 rm -rf "$packages"/*.dist-info/direct_url.json "$packages"/{bin,croniter/tests,greenlet/tests,sqlalchemy/testing}
 find "$packages" -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.pxd' -o -name '*.pyi' -o -name '*.pyx' \) -delete
+# These wheels come with what debuggers need, which is most of them.
+find "$packages"/{asyncpg,pgparse*,uvloop,yaml} -name '*.so' -exec strip --strip-debug {} +
 printf '#!/usr/bin/python3.11 -P\nfrom deputize.__main__ import main\n\nmain()\n' > "$root/usr/local/bin/deputize"
 chmod 755 "$root/usr/local/bin/deputize"
 sed -i '\#^\(\.\./\)*bin/#d; /direct_url\.json/d' "$packages"/*.dist-info/RECORD

@@ -17,7 +17,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 # What a gateway can be configured to use, but for calls over gRPC (8 MB compressed) and exports as Parquet (50 MB).
-EXTRAS = ("gateway", "code", "nats", "notify", "otlp", "redis", "sql", "vault")
+EXTRAS = ("gateway", "nats", "notify", "otlp", "redis", "sql", "vault")
 # What Python, its wheels and TLS need; apt adds what these depend on.
 PACKAGES = (
     "ca-certificates",
