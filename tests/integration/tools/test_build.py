@@ -36,10 +36,11 @@ class Prices(unittest.TestCase):
 class BuildGateway:
     gateway: HttpGateway
 
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        scopes = ("build:run", "files:read", "files:write", "git:read", "git:write")
+    async def call(self, tool: str, *, dry_run: bool = False, **arguments: Any) -> dict[str, Any]:
+        scopes = ("build:run", "files:read", "files:write", "git:read", "git:write", "git:push")
         token = self.gateway.token(scopes=scopes, agent="bot")
-        answer = await self.gateway.call(tool, arguments, token=token, key=uuid.uuid4().hex)
+        key = None if dry_run else uuid.uuid4().hex
+        answer = await self.gateway.call(tool, arguments, token=token, dry_run=dry_run, key=key)
         envelope: dict[str, Any] = answer.json()
         return envelope
 
@@ -60,7 +61,7 @@ async def build(module_database: str, tmp_path_factory: pytest.TempPathFactory) 
         environment="development",
         builtin=BuiltinSettings(
             files=FilesSettings(folder=workspace),
-            git=GitSettings(repository=ground.repository),
+            git=GitSettings(repository=ground.repository, require=("lint",)),
             build=BuildSettings(test=(PYTHON, "-m", "unittest"), lint=("/usr/bin/cat", "a.txt")),
         ),
         sandboxes=SandboxSettings(folder=folder / "sandboxes"),
@@ -105,6 +106,24 @@ async def test_a_branch_is_checked_with_its_files_as_they_are(build: BuildGatewa
     assert "no branch agent/two" in (await build.call("build.lint", branch="agent/two"))["error"]["message"]
     assert (await build.call("build.lint", branch="main"))["error"]["slug"] == "schema-violation"
     assert (await build.call("build.typecheck"))["error"]["slug"] == "tool-not-found"
+
+
+@needs_sandboxes
+async def test_a_push_is_asked_for_once_what_it_requires_has_passed_on_its_files(build: BuildGateway) -> None:
+    head = (await build.get_result("git.start", branch="agent/three", ref="main"))["head"]
+    refused = await build.call("git.push", branch="agent/three", expected_head=head)
+    assert refused["error"]["slug"] == "precondition-failed", refused
+    assert "call build.lint with branch=agent/three" in refused["error"]["message"]
+    change = {"path": "n.txt", "content": "n\n", "expected_sha256": "absent"}
+    await build.get_result("git.write", branch="agent/three", **change)
+    assert (await build.get_result("build.lint", branch="agent/three"))["passed"]
+    told = await build.call("git.push", dry_run=True, branch="agent/three", expected_head=head)
+    assert told["would"]["behavior"] == "refuse", told
+    made = await build.get_result("git.commit", branch="agent/three", message="Add n", expected_head=head)
+    told = await build.call("git.push", dry_run=True, branch="agent/three", expected_head=made["head"])
+    assert told["would"]["behavior"] == "ask", told
+    waits = await build.call("git.push", branch="agent/three", expected_head=made["head"])
+    assert waits["state"] == "awaiting_approval", waits
 
 
 async def test_it_needs_files_to_work_on_and_folders_without_keys(tmp_path: Path) -> None:

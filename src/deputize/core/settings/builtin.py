@@ -1,7 +1,7 @@
 """Define what the tools that come with the gateway may reach: `[builtin]`. A group without its table is off."""
 
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
@@ -92,6 +92,12 @@ class GitSettings(SettingsSection):
         None,
         description="Folder of the repository that approved pushes hand `agent/…` branches to; by default, "
         "`repository` itself.",
+    )
+    require: tuple[Literal["build", "test", "lint", "typecheck"], ...] = Field(
+        (),
+        max_length=4,
+        description='Commands of `[builtin.build]`, as `["test", "lint"]`: a branch is pushed only if each passed on '
+        "exactly the files of its head.",
     )
 
 
@@ -212,3 +218,20 @@ class BuiltinSettings(SettingsSection):
     sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL or SQLite database, and changing its rows.")
     web: WebSettings | None = Field(None, description="Reading pages of the web.")
     code: CodeSettings | None = Field(None, description="Running programs that call tools.")
+
+    @property
+    def required_commands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The commands that have to pass before a push, by their names."""
+        commands = {} if self.build is None else self.build.commands
+        return tuple((name, commands[name]) for name in dict.fromkeys(() if self.git is None else self.git.require))
+
+    @model_validator(mode="after")
+    def _require_commands(self) -> Self:
+        commands = {} if self.build is None else self.build.commands
+        for name in () if self.git is None else self.git.require:
+            if name not in commands:
+                raise ValueError(
+                    f"builtin.git.require names {name}, which has no command, so nothing could be pushed: set {name} "
+                    "under [builtin.build], or leave it out"
+                )
+        return self

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -13,11 +12,12 @@ from deputize import Fact, SemanticViolation, ToolContext, tool
 from deputize.catalog.importers.python import ToolOptions
 from deputize.core.contract.tools import OpenFolder, RunInFolder
 from deputize.tools.builds.report import Report, build_report
+from deputize.tools.git.push_requirements import BranchRun
 from deputize.tools.git.repository import BRANCH_PATTERN, MAX_BRANCH
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# Opens the files of an agent's branch, which no call changes meanwhile.
-OpenBranchFolder = Callable[[str], AbstractContextManager[Path]]
+# Begins a run on an agent's branch: the branch, the name of the command and the tenant.
+BeginBranchRun = Callable[[str, str, str], BranchRun]
 
 Branch = Annotated[
     str | None,
@@ -50,21 +50,28 @@ def declare_tools(
     seconds: float,
     *,
     folder: Path | None,
-    open_branch: OpenBranchFolder | None,
+    begin_branch_run: BeginBranchRun | None,
 ) -> tuple[Callable[..., Any], ...]:
     """Declare the tools that have a command, for a folder, branches, or both."""
 
-    def choose_folder(branch: str | None) -> OpenFolder:
+    def choose_folder(branch: str | None, branch_run: BranchRun | None) -> OpenFolder:
         if branch is None and folder is not None:
             return lambda: nullcontext(folder)
-        if branch is not None and open_branch is not None:
-            return partial(open_branch, branch)
+        if branch_run is not None:
+            return branch_run.open_files
         what = "name a branch: there is no folder of files" if branch is None else "leave it out: there are no branches"
         raise SemanticViolation(f"{what} here", details={"argument": "branch"})
 
     async def report(name: str, branch: str | None, context: ToolContext) -> Report:
-        ended = await run(commands[name], choose_folder(branch), min(seconds, context.seconds_left - _RESERVE_SECONDS))
-        return await asyncio.to_thread(build_report, ended)
+        branch_run = None
+        if branch is not None and begin_branch_run is not None:
+            branch_run = begin_branch_run(branch, name, context.tenant)
+        open_folder = choose_folder(branch, branch_run)
+        ended = await run(commands[name], open_folder, min(seconds, context.seconds_left - _RESERVE_SECONDS))
+        built = await asyncio.to_thread(build_report, ended)
+        if built.passed and branch_run is not None:
+            await asyncio.to_thread(branch_run.record_pass)
+        return built
 
     @tool(effects="read", examples=[{"branch": "agent/fix-login"}], **_OPTIONS)
     @_name_plainly

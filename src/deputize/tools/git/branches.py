@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,14 +82,14 @@ class Branches:
         self.program = find_program()
         self.repository = Repository(self.program, path)
         self.remote = self.repository if remote is None else Repository(self.program, remote)
-        self._data = data
+        self.data = data
         self._lock = threading.Lock()
         self._is_prepared = False
         self._folders: dict[str, Folder] = {}
 
     @property
     def store(self) -> Path:
-        return self._data / "store"
+        return self.data / "store"
 
     def git(
         self, *arguments: str, deadline: Deadline, environment: Mapping[str, str] | None = None,
@@ -114,12 +114,12 @@ class Branches:
     def read_refs(self, deadline: Deadline) -> Refs:
         """Read the names of the operator's repository."""
         self._prepare()
-        return self.repository.read_refs(self._data / "view", deadline)
+        return self.repository.read_refs(self.data / "view", deadline)
 
     def read_remote_head(self, branch: str, deadline: Deadline) -> str:
         """Read the commit of a branch where it is pushed to."""
         self._prepare()
-        refs = self.remote.read_refs(self._data / "remote", deadline)
+        refs = self.remote.read_refs(self.data / "remote", deadline)
         return refs.heads.get(branch, NO_COMMIT)
 
     def find_commit(self, ref: str, deadline: Deadline) -> str:
@@ -150,12 +150,6 @@ class Branches:
             if head == NO_COMMIT:
                 raise _describe_absence(name)
             yield OpenBranch(name=name, head=head, place=place)
-
-    @contextmanager
-    def open_tree(self, name: str) -> Iterator[Path]:
-        """Open the files of a branch as they are, to copy them."""
-        with self.open_branch(name, Deadline.after(_WAIT_SECONDS * 2)) as branch:
-            yield branch.tree
 
     def open_folder(self, branch: OpenBranch) -> Folder:
         """Open the folder of a branch, to read and change its files."""
@@ -228,8 +222,10 @@ class Branches:
             self._move(move, deadline)
             return move
 
-    def push(self, name: str, expected: str, deadline: Deadline) -> BranchMove:
-        """Hand a branch over, if it comes after what is there."""
+    def push(
+        self, name: str, expected: str, deadline: Deadline, *, require: Callable[[], None] | None = None
+    ) -> BranchMove:
+        """Hand a branch over, if it comes after what is there and what is required of it holds then."""
         with self.open_branch(name, deadline) as branch:
             _require_head(branch, expected)
             before = self.read_remote_head(name, deadline)
@@ -240,20 +236,20 @@ class Branches:
                     details={"remote_head": before},
                 )
             if before != expected:
-                self.remote.hand_over(self._data / "remote", self.store, name, deadline)
+                if require is not None:
+                    require()
+                self.remote.hand_over(self.data / "remote", self.store, name, deadline)
             return BranchMove(branch=name, before=before, head=expected)
 
     def write_tree(self, branch: OpenBranch, deadline: Deadline) -> str:
         """Write the files of a branch as a tree, without those that it ignores, and return its id."""
-        index = branch.place / "index"
-        # Left by a git that was ended; nobody else uses it while the branch is held.
-        index.with_name("index.lock").unlink(missing_ok=True)
-        environment = {"GIT_WORK_TREE": str(branch.tree), "GIT_INDEX_FILE": str(index)}
-        self.git(
-            "add", "--all", "--no-warn-embedded-repo", "--", ".", f":(top,exclude,literal){RESERVED_NAME}",
-            deadline=deadline, environment=environment, cwd=branch.tree,
-        )  # fmt: skip
-        return self.git("write-tree", deadline=deadline, environment=environment, cwd=branch.tree).line
+        return self._write_tree(branch, branch.place / "index", deadline)
+
+    def write_whole_tree(self, branch: OpenBranch, deadline: Deadline) -> str:
+        """Write all files of a branch as a tree, also those that it ignores, as they are read now; return its id."""
+        index = branch.place / "whole-index"
+        index.unlink(missing_ok=True)
+        return self._write_tree(branch, index, deadline, "--force")
 
     def require_committable(self, branch: OpenBranch, tree: str, deadline: Deadline) -> None:
         """Raise `ToolPrecondition` if a tree is not to be committed."""
@@ -293,8 +289,8 @@ class Branches:
             (store / "info" / "exclude").write_text("")
             (store / "objects" / "info" / "alternates").write_text(f"{self.repository.objects}\n")
             (store / "HEAD").write_text("ref: refs/heads/none\n")
-            self.repository.make_view(self._data / "view")
-            self.remote.make_view(self._data / "remote")
+            self.repository.make_view(self.data / "view")
+            self.remote.make_view(self.data / "remote")
             self._is_prepared = True
 
     @contextmanager
@@ -313,8 +309,22 @@ class Branches:
         finally:
             os.close(descriptor)
 
+    def _write_tree(self, branch: OpenBranch, index: Path, deadline: Deadline, *options: str) -> str:
+        # Left by a git that was ended; nobody else uses it while the branch is held.
+        index.with_name(f"{index.name}.lock").unlink(missing_ok=True)
+        self._git_in_tree(branch, index, deadline, "add", "--all", *options, "--no-warn-embedded-repo")
+        return self.git("write-tree", deadline=deadline, environment={"GIT_INDEX_FILE": str(index)}).line
+
+    def _git_in_tree(self, branch: OpenBranch, index: Path, deadline: Deadline, *arguments: str) -> GitOutput:
+        """Run git on all files of a branch but what is kept of their changes."""
+        return self.git(
+            *arguments, "--", ".", f":(top,exclude,literal){RESERVED_NAME}",
+            deadline=deadline, cwd=branch.tree,
+            environment={"GIT_WORK_TREE": str(branch.tree), "GIT_INDEX_FILE": str(index)},
+        )  # fmt: skip
+
     def _locate(self, name: str) -> Path:
-        return self._data / "branches" / require_agent_branch(name)
+        return self.data / "branches" / require_agent_branch(name)
 
     def _read_head(self, name: str, deadline: Deadline) -> str:
         return self.read_heads(deadline).get(name, NO_COMMIT)
@@ -345,7 +355,7 @@ class Branches:
     def _remove_files(self, place: Path) -> None:
         with self._lock:
             self._folders = {name: each for name, each in self._folders.items() if not _is_of(name, place)}
-        for name in ("index", "index.lock"):
+        for name in ("index", "index.lock", "whole-index", "whole-index.lock"):
             (place / name).unlink(missing_ok=True)
         shutil.rmtree(place / "tree", ignore_errors=True)
         if (place / "tree").exists():

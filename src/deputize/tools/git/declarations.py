@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -37,6 +37,7 @@ from deputize.tools.files.folder import ABSENT, FILE_PATTERN, FOLDER_PATTERN, MA
 from deputize.tools.git import history
 from deputize.tools.git.branches import NO_COMMIT, Author, Branches, BranchMove, OpenBranch
 from deputize.tools.git.process import Deadline
+from deputize.tools.git.push_requirements import PushRequirements, RequiredCommands
 from deputize.tools.git.repository import BRANCH_PATTERN, COMMIT_PATTERN, MAX_BRANCH, MAX_REF, REF_PATTERN
 
 BranchName = Annotated[
@@ -134,19 +135,23 @@ def open_branches(repository: Path, data: Path, remote: Path | None = None) -> B
 
 
 @lru_cache(maxsize=16)
-def declare_tools(repository: Path, data: Path, remote: Path | None = None) -> tuple[Callable[..., Any], ...]:
+def declare_tools(
+    repository: Path, data: Path, remote: Path | None = None, required: RequiredCommands = ()
+) -> tuple[Callable[..., Any], ...]:
     """Declare the tools of a repository, once. `data` is the folder for branches of agents, `remote` where they are
-    pushed to if it is another one. Raise OSError or ValueError if the repository cannot be used.
+    pushed to if it is another one, and `required` what has to pass before. Raise OSError or ValueError if the
+    repository cannot be used.
     """
     branches = open_branches(repository, data, remote)
-    previews = _BranchPreviews(branches)
+    requirements = PushRequirements(branches=branches, commands=required)
+    previews = _BranchPreviews(branches, requirements)
     files = _Files(branches)
     return (
         *_declare_history(branches),
         *_declare_files(branches, files),
         *_declare_file_changes(files),
         *_declare_moves(branches, previews),
-        *_declare_publication(branches, previews),
+        *_declare_publication(branches, previews, requirements),
     )
 
 
@@ -376,7 +381,9 @@ def _declare_moves(branches: Branches, previews: "_BranchPreviews") -> tuple[Cal
     return start, drop, commit, reset
 
 
-def _declare_publication(branches: Branches, previews: "_BranchPreviews") -> tuple[Callable[..., Any], ...]:
+def _declare_publication(
+    branches: Branches, previews: "_BranchPreviews", requirements: PushRequirements
+) -> tuple[Callable[..., Any], ...]:
     options: ToolOptions = {
         **_SLOW_READS, "scopes": ["git:push"], "resources": ("update git.remote/{branch}",),
         "idempotency": "deduplicates", "compensation": {"compensation_class": "irreversible"},
@@ -393,7 +400,9 @@ def _declare_publication(branches: Branches, previews: "_BranchPreviews") -> tup
     @name_plainly
     def push(branch: BranchName, expected_head: ExpectedHead, context: ToolContext) -> BranchMove:
         """Hand an agent's branch over to the operator, under its own name. Each push needs approval."""
-        return branches.push(branch, expected_head, _begin(context))
+        deadline = _begin(context)
+        require = partial(requirements.require_passes, context.tenant, branch, expected_head, deadline)
+        return branches.push(branch, expected_head, deadline, require=require)
 
     return (push,)
 
@@ -401,8 +410,9 @@ def _declare_publication(branches: Branches, previews: "_BranchPreviews") -> tup
 class _BranchPreviews:
     """What changes of branches would do, as approvers see it."""
 
-    def __init__(self, branches: Branches) -> None:
+    def __init__(self, branches: Branches, requirements: PushRequirements) -> None:
         self._branches = branches
+        self._requirements = requirements
 
     def start(self, branch: str, ref: str) -> Preview:
         deadline = Deadline.after(_PREVIEW_SECONDS)
@@ -446,14 +456,17 @@ class _BranchPreviews:
             impact=self._compare(expected_head, commit, deadline) if head == expected_head else {},
         )
 
-    def push(self, branch: str, expected_head: str) -> Preview:
+    def push(self, branch: str, expected_head: str, context: ToolContext) -> Preview:
         deadline = Deadline.after(_PREVIEW_SECONDS)
         head = self._find_head(branch, deadline)
         before = self._branches.read_remote_head(branch, deadline)
+        preconditions = [_expect_head(branch, head, expected_head)]
+        if head == expected_head != before:
+            preconditions += self._requirements.describe(context.tenant, branch, head, deadline)
         base = self._branches.find_base(head if head == expected_head else NO_COMMIT, before, deadline)
         return Preview(
             changes=[_describe_move("git.remote", branch, before, expected_head)],
-            preconditions=[_expect_head(branch, head, expected_head)],
+            preconditions=preconditions,
             impact={} if base is None else self._compare(base, expected_head, deadline),
             guards={"remote": before},
         )

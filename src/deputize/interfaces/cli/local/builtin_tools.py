@@ -27,12 +27,13 @@ from deputize.interfaces.cli.local.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.sandboxes.client import SandboxClient
 from deputize.sandboxes.port import SandboxLimits
+from deputize.tools.builds.declarations import BeginBranchRun
 from deputize.tools.builds.declarations import declare_tools as declare_build_tools
 from deputize.tools.code import declare_tool as declare_code_tool
 from deputize.tools.files.declarations import declare_tools
-from deputize.tools.git.branches import Branches
 from deputize.tools.git.declarations import declare_tools as declare_git_tools
 from deputize.tools.git.declarations import open_branches
+from deputize.tools.git.push_requirements import BranchRun, PushRequirements
 from deputize.tools.web.declarations import declare_fetch, declare_search
 
 _BUILD_PROCESSES: Final = 512
@@ -44,7 +45,7 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
     if settings.builtin.files is not None:
         _add_files(project_tools, settings.builtin.files, settings, base)
     if settings.builtin.git is not None:
-        _add_git(project_tools, settings.builtin.git, base / settings.folder, base)
+        _add_git(project_tools, settings.builtin.git, settings, base)
     if settings.builtin.build is not None:
         _add_build(project_tools, settings.builtin.build, settings, base)
     if settings.builtin.sql is not None:
@@ -71,10 +72,9 @@ def _add_files(project_tools: ProjectTools, files: FilesSettings, settings: Sett
     project_tools.refusals.append(Refusal(what="[builtin.files]", file=str(SETTINGS_FILE), reasons=(refusal,)))
 
 
-def _add_git(project_tools: ProjectTools, git: GitSettings, folder: Path, base: Path) -> None:
-    remote = None if git.remote is None else (base / git.remote).resolve()
+def _add_git(project_tools: ProjectTools, git: GitSettings, settings: Settings, base: Path) -> None:
     try:
-        for function in declare_git_tools((base / git.repository).resolve(), (folder / "git").resolve(), remote):
+        for function in declare_git_tools(*_locate_git(git, settings, base), settings.builtin.required_commands):
             add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
         return
     except (OSError, ValueError) as error:
@@ -117,15 +117,22 @@ def _add_build(project_tools: ProjectTools, build: BuildSettings, settings: Sett
         runs.run,
         build.seconds,
         folder=None if files is None else (base / files.folder).resolve(),
-        open_branch=None if git is None else _open_git_branches(git, base / settings.folder, base).open_tree,
+        begin_branch_run=None if git is None else _begin_branch_runs(git, settings, base),
     )
     for function in functions:
         add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
 
 
-def _open_git_branches(git: GitSettings, folder: Path, base: Path) -> Branches:
+def _locate_git(git: GitSettings, settings: Settings, base: Path) -> tuple[Path, Path, Path | None]:
+    """Locate the repository, the folder of agents' branches, and where they are pushed to."""
     remote = None if git.remote is None else (base / git.remote).resolve()
-    return open_branches((base / git.repository).resolve(), (folder / "git").resolve(), remote)
+    return (base / git.repository).resolve(), (base / settings.folder / "git").resolve(), remote
+
+
+def _begin_branch_runs(git: GitSettings, settings: Settings, base: Path) -> BeginBranchRun:
+    branches = open_branches(*_locate_git(git, settings, base))
+    requirements = PushRequirements(branches=branches, commands=settings.builtin.required_commands)
+    return lambda branch, name, tenant: BranchRun(requirements=requirements, branch=branch, name=name, tenant=tenant)
 
 
 def _add_sql(project_tools: ProjectTools, sql: SqlSettings, base: Path) -> None:
