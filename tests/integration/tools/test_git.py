@@ -35,11 +35,16 @@ SCOPES = ("git:read", "git:write", "git:push")
 class GitGateway:
     gateway: HttpGateway
     ground: Ground
+    folder: Path
 
-    async def call(self, tool: str, *, dry_run: bool = False, **arguments: Any) -> dict[str, Any]:
+    async def call(
+        self, tool: str, *, dry_run: bool = False, session: str | None = None, **arguments: Any
+    ) -> dict[str, Any]:
         key = None if dry_run else uuid.uuid4().hex
         token = self.gateway.token(scopes=SCOPES, agent="bot")
-        answer = await self.gateway.call(f"git.{tool}", arguments, token=token, dry_run=dry_run, key=key)
+        answer = await self.gateway.call(
+            f"git.{tool}", arguments, token=token, dry_run=dry_run, session=session, key=key
+        )
         envelope: dict[str, Any] = answer.json()
         return envelope
 
@@ -49,13 +54,21 @@ class GitGateway:
         result: dict[str, Any] = envelope["result"]
         return result
 
+    async def plan_undo(self, **selection: str) -> dict[str, Any]:
+        token = self.gateway.token(scopes=(*SCOPES, "deputize:undo"))
+        plan: dict[str, Any] = (await self.gateway.post("/v1/undo/plan", selection, token=token)).json()
+        return plan
+
+    async def undo_all(self, **selection: str) -> dict[str, Any]:
+        """Take back what a plan has ready, and return what was made and what is left."""
+        token = self.gateway.token(scopes=(*SCOPES, "deputize:undo"))
+        body = {**selection, "digest": (await self.plan_undo(**selection))["digest"]}
+        done: dict[str, Any] = (await self.gateway.post("/v1/undo", body, token=token)).json()
+        return done
+
     async def undo(self, call_id: str) -> dict[str, Any]:
         """Take a call back, and return the step that did it."""
-        token = self.gateway.token(scopes=(*SCOPES, "deputize:undo"))
-        plan = (await self.gateway.post("/v1/undo/plan", {"call_id": call_id}, token=token)).json()
-        body = {"call_id": call_id, "digest": plan["digest"]}
-        done = (await self.gateway.post("/v1/undo", body, token=token)).json()
-        (step,) = done["made"]
+        (step,) = (await self.undo_all(call_id=call_id))["made"]
         made: dict[str, Any] = step
         return made
 
@@ -78,7 +91,7 @@ async def git(module_database: str, tmp_path_factory: pytest.TempPathFactory) ->
 
     options = {"tools": tuple(project_tools.tools)}
     async with serve_gateway(module_database, folder, change=use_policies, gateway_options=options) as gateway:
-        yield GitGateway(gateway=gateway, ground=ground)
+        yield GitGateway(gateway=gateway, ground=ground, folder=folder)
 
 
 async def test_an_afternoon_on_a_branch_is_undone_call_by_call(git: GitGateway) -> None:
@@ -105,6 +118,60 @@ async def test_an_afternoon_on_a_branch_is_undone_call_by_call(git: GitGateway) 
     assert (await git.get_result("branches"))["agent_branches"] == [{"branch": "agent/one", "head": head}]
     await git.get_result("drop", branch="agent/one", expected_head=head)
     assert git.ground.git("status", "--porcelain") == ""
+
+
+async def test_a_branch_that_was_only_begun_is_taken_back_with_its_files(git: GitGateway) -> None:
+    await git.call("start", session="begun", branch="agent/begun", ref="main")
+    await git.call(
+        "write", session="begun", branch="agent/begun", path="n.txt", content="n\n", expected_sha256="absent"
+    )  # fmt: skip
+    assert [each["verdict"] for each in (await git.plan_undo(session="begun"))["steps"]] == ["ready", "ready"]
+    done = await git.undo_all(session="begun")
+    assert (len(done["made"]), done["left"]["ready"], done["left"]["blocked"]) == (2, 0, 0), done
+    assert (await git.get_result("branches", search="agent/begun"))["agent_branches"] == []
+
+
+async def test_a_branch_that_was_dropped_is_taken_back_with_the_changes_of_its_files(git: GitGateway) -> None:
+    arguments = {"branch": "agent/done", "session": "done"}
+    head = (await git.call("start", ref="main", **arguments))["result"]["head"]
+    await git.call("write", path="n.txt", content="n\n", expected_sha256="absent", **arguments)
+    made = await git.call("commit", message="Add n", expected_head=head, **arguments)
+    await git.call("drop", expected_head=made["result"]["head"], **arguments)
+    done = await git.undo_all(session="done")
+    assert [each["state"] for each in done["made"]] == ["succeeded"] * 4, done
+    assert (await git.get_result("branches", search="agent/done"))["agent_branches"] == []
+
+
+async def test_a_branch_that_was_moved_since_is_named_and_stays(git: GitGateway) -> None:
+    head = (await git.get_result("start", branch="agent/moved", ref="main"))["head"]
+    heads, calls = [head], []
+    for name in ("one.txt", "two.txt"):
+        change = {"path": name, "content": "x\n", "expected_sha256": "absent"}
+        await git.get_result("write", branch="agent/moved", **change)
+        made = await git.call("commit", branch="agent/moved", message=f"Add {name}", expected_head=heads[-1])
+        calls.append(made["call_id"])
+        heads.append(made["result"]["head"])
+    (step,) = (await git.plan_undo(call_id=calls[0]))["steps"]
+    assert (step["verdict"], step["reason"]) == ("blocked", "changed_since")
+    assert calls[1] in step["detail"]
+    assert (await git.undo_all(call_id=calls[0]))["made"] == []
+    # Whoever moves it past the gateway is seen by its tool.
+    store = next((git.folder / ".deputize" / "git").glob("*/store"))
+    git.ground.git("--git-dir", str(store), "update-ref", "refs/heads/agent/moved", heads[0])
+    (step,) = (await git.plan_undo(call_id=calls[1]))["steps"]
+    assert (step["verdict"], step["reason"]) == ("blocked", "would_fail")
+    assert f"it is at {heads[0]}" in step["detail"]
+
+
+async def test_a_branch_with_ignored_files_is_not_dropped(git: GitGateway) -> None:
+    head = (await git.get_result("start", branch="agent/ignored", ref="main"))["head"]
+    for path, content in ((".gitignore", "local.txt\n"), ("local.txt", "x\n")):
+        change = {"path": path, "content": content, "expected_sha256": "absent"}
+        await git.get_result("write", branch="agent/ignored", **change)
+    made = await git.get_result("commit", branch="agent/ignored", message="Ignore", expected_head=head)
+    refused = await git.call("drop", branch="agent/ignored", expected_head=made["head"])
+    assert refused["error"]["slug"] == "tool-precondition"
+    assert "such as local.txt" in refused["error"]["message"]
 
 
 async def test_a_commit_is_previewed_and_whoever_expects_another_head_loses_nothing(git: GitGateway) -> None:

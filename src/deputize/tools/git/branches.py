@@ -184,8 +184,8 @@ class Branches:
                 self._remove_files(place)
                 return move
             branch = _require_head(OpenBranch(name=name, head=head, place=place), expected)
-            if self.list_changes(head, self.write_tree(branch, deadline), deadline):
-                raise ToolPrecondition(f"{name} has changes that are not committed: commit or restore them first")
+            if unsaved := self.describe_unsaved(branch, deadline):
+                raise ToolPrecondition(f"{name} {unsaved}")
             _write_record(place, record)
             self._move(move, deadline)
             self._remove_files(place)
@@ -250,6 +250,16 @@ class Branches:
         index = branch.place / "whole-index"
         index.unlink(missing_ok=True)
         return self._write_tree(branch, index, deadline, "--force")
+
+    def describe_unsaved(self, branch: OpenBranch, deadline: Deadline) -> str | None:
+        """Say which files of a branch its head does not have; None if it has all, so that it can begin there again."""
+        if self.list_changes(branch.head, self.write_tree(branch, deadline), deadline):
+            return "has changes that are not committed: commit or restore them first"
+        others = self._git_in_tree(branch, branch.place / "index", deadline, "ls-files", "--others", "-z").text
+        if others:
+            path = others.partition("\0")[0]
+            return f"has files that .gitignore names, which no commit has, such as {path[:200]}: delete them first"
+        return None
 
     def require_committable(self, branch: OpenBranch, tree: str, deadline: Deadline) -> None:
         """Raise `ToolPrecondition` if a tree is not to be committed."""
@@ -338,25 +348,33 @@ class Branches:
             raise error.replace(nothing_happened=error.status is not None) from error
 
     def _check_out(self, place: Path, commit: str, deadline: Deadline) -> None:
-        """Write the files of a commit into a new folder."""
+        """Write the files of a commit into a new folder, with what is kept of their changes from before a drop."""
         self._remove_files(place)
-        tree = place / "tree"
-        tree.mkdir(mode=0o700)
-        environment = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(place / "index")}
+        new = place / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(mode=0o700)
+        environment = {"GIT_WORK_TREE": str(new), "GIT_INDEX_FILE": str(place / "index")}
         for arguments in (("read-tree", commit), ("checkout-index", "--all", "--force", "-u", "--quiet")):
-            self.git(*arguments, deadline=deadline, environment=environment, cwd=tree)
+            self.git(*arguments, deadline=deadline, environment=environment, cwd=new)
         # Changes of files are kept there, and those of a commit would be taken for them. It stays in the index.
-        reserved = tree / RESERVED_NAME
+        reserved = new / RESERVED_NAME
         if reserved.is_symlink() or reserved.is_file():
             reserved.unlink()
         elif reserved.exists():
             shutil.rmtree(reserved)
+        new.rename(place / "tree")
+        if (place / "kept").exists():
+            (place / "kept").rename(place / "tree" / RESERVED_NAME)
 
     def _remove_files(self, place: Path) -> None:
+        """Remove the files of a branch. What is kept of their changes stays, since a drop can be undone."""
         with self._lock:
             self._folders = {name: each for name, each in self._folders.items() if not _is_of(name, place)}
         for name in ("index", "index.lock", "whole-index", "whole-index.lock"):
             (place / name).unlink(missing_ok=True)
+        if (place / "tree" / RESERVED_NAME).exists():
+            shutil.rmtree(place / "kept", ignore_errors=True)
+            (place / "tree" / RESERVED_NAME).rename(place / "kept")
         shutil.rmtree(place / "tree", ignore_errors=True)
         if (place / "tree").exists():
             raise ToolFailed(f"the files of {place.name} cannot be removed: ask the operator", nothing_happened=True)

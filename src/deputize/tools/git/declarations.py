@@ -96,11 +96,15 @@ _SLOW_READS: Final[ToolOptions] = {**_READS, "timeout": _SLOW_SECONDS}
 
 
 def _build_branch_options(op: str, compensation: str, **bind: str) -> ToolOptions:
-    """Build what changes of a branch declare: each is taken back by the tool that expects the head that it left."""
+    """Build what changes of a branch declare: each is taken back by the tool that expects the head that it left.
+
+    Its beginning and its end are those of its files, too: a change of a file stands on them.
+    """
+    kinds = ("git.branches",) if op == "update" else ("git.branches", _RESOURCE)
     return {
         **_SLOW_READS,
         "scopes": ["git:write"],
-        "resources": (f"{op} git.branches/{{branch}}",),
+        "resources": tuple(f"{op} {kind}/{{branch}}" for kind in kinds),
         "idempotency": "deduplicates",
         "undo": f"git.{compensation}",
         "compensation": {
@@ -425,13 +429,12 @@ class _BranchPreviews:
 
     def drop(self, branch: str, expected_head: str) -> Preview:
         with self._branches.open_branch(branch, deadline := Deadline.after(_PREVIEW_SECONDS)) as opened:
-            tree = self._branches.write_tree(opened, deadline)
-            changes = self._branches.list_changes(opened.head, tree, deadline)
+            unsaved = self._branches.describe_unsaved(opened, deadline)
             return Preview(
                 changes=[_describe_move("git.branches", branch, opened.head, NO_COMMIT)],
                 preconditions=[
                     _expect_head(branch, opened.head, expected_head),
-                    {"name": "all its files are committed", "holds": not changes},
+                    {"name": "all its files are committed", "holds": unsaved is None, "detail": unsaved or ""},
                 ],
             )
 
