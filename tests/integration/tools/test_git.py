@@ -132,7 +132,7 @@ async def test_a_branch_that_was_only_begun_is_taken_back_with_its_files(git: Gi
 
 
 async def test_a_branch_that_was_dropped_is_taken_back_with_the_changes_of_its_files(git: GitGateway) -> None:
-    arguments = {"branch": "agent/done", "session": "done"}
+    arguments: dict[str, Any] = {"branch": "agent/done", "session": "done"}
     head = (await git.call("start", ref="main", **arguments))["result"]["head"]
     await git.call("write", path="n.txt", content="n\n", expected_sha256="absent", **arguments)
     made = await git.call("commit", message="Add n", expected_head=head, **arguments)
