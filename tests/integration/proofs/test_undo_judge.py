@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from proofs.undo.judge import Change, UndoRecord, compute_figures, find_undoable, take_back
+from proofs.undo.judge import (
+    Change,
+    PreviewRecord,
+    UndoRecord,
+    compute_figures,
+    compute_preview_figures,
+    describe_change,
+    describe_preview,
+    find_undoable,
+    take_back,
+)
 from tests.support.proof_bars import list_missed_bars
 
 pytestmark = pytest.mark.requirement("NEW-2")
@@ -51,3 +61,20 @@ def test_what_stays_covers_what_is_below_it() -> None:
     assert [each.call_id for each in undoable] == ["4", "2"]
     world = {("row", name): "new" for name in "abcd"}
     assert list(take_back(world, undoable).values()) == ["old", "old", "old", "new"]
+
+
+def test_a_preview_that_shows_something_else_is_counted() -> None:
+    preview = {
+        "changes": [{"resource": "sql.rows", "op": "update", "scope": "public.proof_items/7",
+                     "before": {"id": "7", "value": "a"}, "after": {"id": "7", "value": "b"}}],
+        "impact": {"undo": "full"},
+    }  # fmt: skip
+    promised, place = describe_preview("sql.change", preview), ("sql", "7")
+    good, *others = (
+        PreviewRecord(promised=promised, happened=describe_change("sql.change", {place: before}, {place: after}))
+        for before, after in (("a", "b"), ("a", "c"), ("x", "b"), (None, "b"), ("a", None))
+    )
+    many = [good] * 2000
+    assert list_missed_bars("undo", compute_preview_figures(many)) == set()
+    for each in others:
+        assert list_missed_bars("undo", compute_preview_figures([*many, each])) == {"previews_that_differ"}
