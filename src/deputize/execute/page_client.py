@@ -111,6 +111,6 @@ def _read_target(text: str) -> tuple[str, str, int]:
     except (httpx2.InvalidURL, ValueError):
         url = httpx2.URL("")
     port = url.port or PORTS.get(url.scheme)
-    if not url.host or port is None or url.userinfo:
+    if not url.host or port is None or url.scheme not in PORTS or url.userinfo:
         raise EgressDenied("the URL must be http or https, without a user name or password", nothing_happened=True)
     return url.scheme, normalize_host(url.raw_host.decode("ascii")), port

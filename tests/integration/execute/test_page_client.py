@@ -48,6 +48,7 @@ async def test_a_listed_host_is_read_with_its_redirects() -> None:
         "https://[::1]/", "https://2130706433/", "https://user@docs.example.com/", "https://docs.example.com@evil.example/",
         "https://docs.example.com\\@evil.example/", "https://evil.example#docs.example.com/", "ftp://docs.example.com/",
         "file:///etc/passwd", "https:///x", "https://docs.example.com:99999/", "https://d\u043ecs.example.com/", "",
+        "ftp://docs.example.com:443/",
     ],
 )  # fmt: skip
 async def test_a_host_that_is_not_listed_is_not_even_resolved(url: str) -> None:
@@ -97,7 +98,7 @@ async def test_a_name_that_changes_its_address_leads_nowhere_else() -> None:
     [
         "http://169.254.169.254/latest/meta-data/", "//169.254.169.254/", "https://evil.example/?secret", "file:///etc/passwd",
         "http://localhost:1/", "https://user:secret@localhost/", "javascript:alert(1)", "gopher://localhost/", "//[",
-        "https:\\\\evil.example/", "http://127.0.0.1:1/",
+        "https:\\\\evil.example/", "http://127.0.0.1:1/", "gopher://localhost:1/",
     ],
 )  # fmt: skip
 async def test_a_redirect_to_a_host_that_is_not_listed_is_refused(location: str) -> None:
