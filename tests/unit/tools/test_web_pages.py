@@ -54,6 +54,22 @@ def test_links_are_relative_to_the_base_that_a_page_names() -> None:
     assert read_html(markup, URL).links == ("https://cdn.example.com/x/y",)
 
 
+def test_links_before_a_base_do_not_decide_where_those_after_it_lead() -> None:
+    found = read_html('<a href="y">1</a><base href="https://cdn.example.com/"><a href="y">2</a><a href="y">3</a>', URL)
+    assert found.links == ("https://docs.example.com/a/y", "https://cdn.example.com/y")
+    assert found.text == "1 [1]2 [2]3 [2]"
+
+
+def test_links_below_a_long_base_are_read_in_linear_time() -> None:
+    base = f'<base href="https://docs.example.com/{"a/" * 1_000}">'
+    links = "".join(f"<a href=../{number:x}>y</a>" for number in range(60_000))
+    began = time.process_time()
+    found = read_html(base + links, URL)
+    assert time.process_time() - began < 5
+    assert len(found.links) == 5_000
+    assert found.text.startswith("y [1]y [2]")
+
+
 @pytest.mark.parametrize("part", ENDLESS)
 def test_an_endless_page_is_read_in_linear_time(part: str) -> None:
     began = time.process_time()

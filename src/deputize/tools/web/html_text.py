@@ -132,6 +132,10 @@ class _Writer:
     title: str = ""
     parts: list[str] = field(default_factory=list)
     links: dict[str, int] = field(default_factory=dict)
+    # The number of each link as it is written, so that none is resolved twice, and how many more are resolved at all:
+    # against a base of many parts, each takes time.
+    numbers: dict[str, int | None] = field(default_factory=dict)
+    resolvable: int = MAX_LINKS
     # The number of the link that the text is in, and how many parts there were before it.
     link: tuple[int, int] | None = None
     has_base: bool = False
@@ -194,6 +198,7 @@ class _Writer:
             self._add_text(f" (image: {alt}) ")
         elif name == "base" and "href" in attributes and not self.has_base:
             self.base, self.has_base = self._resolve(attributes["href"]) or self.base, True
+            self.numbers.clear()
 
     def _end(self, name: str) -> None:
         if name == "a":
@@ -210,9 +215,15 @@ class _Writer:
             self.parts.append("\n")
 
     def _begin_link(self, href: str) -> None:
-        url = self._resolve(href)
-        if url is not None and (url in self.links or len(self.links) < MAX_LINKS):
-            self.link = self.links.setdefault(url, len(self.links) + 1), len(self.parts)
+        if href.lstrip()[:1] in ("", "#"):
+            return
+        if href not in self.numbers and self.resolvable > 0:
+            self.resolvable -= 1
+            url = self._resolve(href)
+            self.numbers[href] = None if url is None else self.links.setdefault(url, len(self.links) + 1)
+        number = self.numbers.get(href)
+        if number is not None:
+            self.link = number, len(self.parts)
 
     def _end_link(self) -> None:
         """Put the number behind the text of a link, if it has any."""
