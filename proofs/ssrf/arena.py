@@ -25,6 +25,7 @@ from proofs.kit.name_server import NameServer
 from proofs.ssrf.hostile_urls import HostileUrl, list_hostile_urls
 from proofs.ssrf.judge import HARMLESS, OPERATOR_ADDRESS, PUBLIC_ADDRESS, RESULT_FILE, Attempt
 from proofs.ssrf.listeners import Listeners
+from proofs.ssrf.page_places import list_web_places
 from proofs.ssrf.places import Place, list_gateway_places
 from proofs.ssrf.service_places import list_service_places
 from proofs.ssrf.sites import ATTACKER_HOST, OPERATOR_HOST, Sites, answer_stranger
@@ -50,7 +51,9 @@ class Arena:
         for host in (OPERATOR_HOST, ATTACKER_HOST):
             self.listeners.add_site(host, self.sites.answer)
         self.cases = [*list_hostile_urls(self.names, self.sites.redirects), *self.sites.list_documents()]
-        self.places = [*list_gateway_places(self.sites), *list_service_places(self.sites)]
+        self.places = [
+            *list_gateway_places(self.sites), *list_service_places(self.sites), *list_web_places(self.sites)
+        ]  # fmt: skip
         self.names.start()
         self.listeners.start()
 
@@ -69,6 +72,7 @@ class Arena:
     async def _try(self, place: Place, kind: str, url: str, case: str | None = None) -> Attempt:
         self.names.forget_queries()
         self.listeners.take_connections()
+        self.listeners.take_methods()
         began = time.monotonic()
         try:
             async with asyncio.timeout(_MAX_SECONDS):
@@ -88,6 +92,7 @@ class Arena:
             addresses,
             round(seconds, 3),
             place.is_connecting and not place.paths_only,
+            tuple(self.listeners.take_methods()),
         )
 
 
@@ -100,7 +105,7 @@ async def run_arena(arena: Arena, folder: Path, *, is_full: bool) -> list[Attemp
     for number, place in enumerate(arena.places):
         cases = arena.cases if is_full else arena.cases[number % _QUICK_STEP :: _QUICK_STEP]
         began = time.monotonic()
-        tried = await arena.try_place(place, cases)
+        tried = await arena.try_place(place, [*cases, *place.own_cases])
         attempts += tried
         print(f"{place.name}: {len(tried)} attempts, {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     return attempts

@@ -69,7 +69,10 @@ async def _run(sandbox: Sandbox, module: str, form: str) -> list[Attempt]:
             f"{module} ended with {result.code}; it needs user or root namespaces: {result.stderr[-2000:]}"
         )
     sandbox.log(f"{module} ({form}): {result.seconds:.1f} s")
-    return [Attempt(**{**each, "addresses": tuple(each["addresses"])}) for each in _load_result(folder)["attempts"]]
+    return [
+        Attempt(**{**each, "addresses": tuple(each["addresses"]), "methods": tuple(each["methods"])})
+        for each in _load_result(folder)["attempts"]
+    ]
 
 
 def _load_result(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ RESULT_FILE = "result.json"
 HARMLESS = "harmless"
 """The kind of the one attempt at each place that is not hostile."""
 PUBLIC_ADDRESS = "93.184.215.14"
+READING_METHODS = ("GET", "HEAD")
 # The special-purpose registries of IANA; in IPv6, everything outside 2000::/3 is special, too.
 _SPECIAL_NETWORKS = tuple(
     ipaddress.ip_network(each)
@@ -31,7 +32,8 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 class Attempt:
     """What became of one case at one place: its outcome, and the addresses that were connected to.
 
-    `is_connecting` says that the place connects to the URLs it gets, if nothing forbids that.
+    `is_connecting` says that the place connects to the URLs it gets, if nothing forbids that. `methods` are those of
+    the requests that arrived at sites of the proof.
     """
 
     place: str
@@ -41,6 +43,7 @@ class Attempt:
     addresses: tuple[str, ...]
     seconds: float
     is_connecting: bool = True
+    methods: tuple[str, ...] = ()
 
 
 def is_forbidden(address: str) -> bool:
@@ -67,11 +70,15 @@ def list_forbidden(attempts: Iterable[Attempt]) -> list[Attempt]:
 def compute_figures(attempts: Sequence[Attempt], uncovered_code: Sequence[str]) -> dict[str, Figure]:
     """Compute the figures of what was tried."""
     hostile = [each for each in attempts if each.kind != HARMLESS]
+    of_web = [each for each in hostile if each.place.startswith("web.")]
     return {
         "hostile_cases": len({(each.kind, each.case) for each in hostile}),
         "kinds": len({each.kind for each in hostile}),
         "places": len({each.place for each in hostile}),
         "attempts": len(hostile),
+        "web_cases": len({(each.place, each.kind, each.case) for each in of_web}),
+        "web_requests_that_only_read": sum(each in READING_METHODS for attempt in of_web for each in attempt.methods),
+        "web_requests_that_change": sum(each not in READING_METHODS for attempt in of_web for each in attempt.methods),
         "forbidden_connections": sum(is_forbidden(address) for each in attempts for address in each.addresses),
         "allowed_connections": sum(not is_forbidden(address) for each in attempts for address in each.addresses),
         "uncovered_code": len(uncovered_code),

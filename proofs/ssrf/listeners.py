@@ -16,8 +16,11 @@ from dataclasses import dataclass
 PLAIN_PORTS = (22, 25, 80, 2375, 4222, 5432, 6379, 8080, 8200, 9200, 10250, 11211)
 TLS_PORTS = (443, 6443, 8443)
 NATS_PORT = 4222
+SLOW = "X-Slow: yes"
+"""A header of responses that arrive a byte at a time."""
 Site = Callable[[str], bytes]
 _REQUEST_SECONDS = 30.0
+_BYTE_SECONDS = 0.1
 _TLS_RECORD = b"\x16"
 _LENGTH = re.compile(rb"^content-length: *(\d+)", re.MULTILINE | re.IGNORECASE)
 _HOST = re.compile(rb"^host: *([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
@@ -49,6 +52,7 @@ class Listeners:
         self._answer_stranger = answer_stranger
         self._sites: dict[str, Site] = {}
         self._connections: list[Connection] = []
+        self._methods: list[str] = []
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -70,6 +74,11 @@ class Listeners:
     def take_connections(self) -> list[Connection]:
         """Take the connections since the last time, with those that nothing has accepted yet."""
         return asyncio.run_coroutine_threadsafe(self._take(), self._loop).result(_REQUEST_SECONDS)
+
+    def take_methods(self) -> list[str]:
+        """Take the methods of the requests since the last time."""
+        methods, self._methods = self._methods, []
+        return methods
 
     async def _take(self) -> list[Connection]:
         for each in self._sockets:
@@ -103,7 +112,14 @@ class Listeners:
                     await reader.readline()
                     writer.write(b"-ERR 'Authorization Violation'\r\n")
                 else:
-                    writer.write(await self._answer(reader))
+                    answer = await self._answer(reader)
+                    if SLOW.encode() in answer[:1_000]:
+                        for each in answer:
+                            writer.write(bytes((each,)))
+                            await writer.drain()
+                            await asyncio.sleep(_BYTE_SECONDS)
+                    else:
+                        writer.write(answer)
                 await writer.drain()
         if writer is not None:
             writer.close()
@@ -115,6 +131,7 @@ class Listeners:
         if first == _TLS_RECORD:
             return b""
         head = first + await reader.readuntil(b"\r\n\r\n")
+        self._methods.append(head.split(b" ", 1)[0].decode("latin-1"))
         length = _LENGTH.search(head)
         await reader.readexactly(int(length[1]) if length else 0)
         host = _HOST.search(head)

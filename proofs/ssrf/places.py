@@ -50,6 +50,7 @@ from deputize.lifecycle.callbacks import require_callback_allowed
 from deputize.operations.approvals.notifications.receivers import Receivers
 from deputize.operations.background.events.sink_factory import open_sink
 from deputize.store.keys import KeySet, TenantKeys
+from proofs.ssrf.hostile_urls import HostileUrl
 from proofs.ssrf.sites import ATTACKER_URL, OPERATOR_HOST, OPERATOR_URL, SECURE_OPERATOR_URL, Sites
 from tests.support.policy_inputs import make_question
 
@@ -64,7 +65,7 @@ class Place:
 
     `is_named` says that the operator names its URLs. Places with `paths_only` connect wherever the settings say, with a
     client of others: what is tried is where their answers lead. Places without `has_paths` do not speak HTTP. Those
-    that are not `is_connecting` read URLs and must connect to none.
+    that are not `is_connecting` read URLs and must connect to none. `own_cases` are its alone, in both forms.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Place:
     paths_only: bool = False
     has_paths: bool = True
     is_connecting: bool = True
+    own_cases: tuple[HostileUrl, ...] = ()
 
     @property
     def site_url(self) -> str:

@@ -27,18 +27,21 @@ class Sites:
     def list_documents(self) -> list[HostileUrl]:
         """Serve the hostile documents, and list their paths."""
         responses = [(kind, make_response(body)) for kind, body in list_hostile_documents()]
-        paths = []
-        for kind, response in [*responses, *list_hostile_responses()]:
-            path = self._reserve_path("hostile")
-            self._responses[path] = response
-            paths.append(HostileUrl(kind, path, True))
-        return paths
+        return [self.serve(kind, response) for kind, response in [*responses, *list_hostile_responses()]]
+
+    def serve(self, kind: str, response: bytes) -> HostileUrl:
+        """Serve a hostile response, and return its path."""
+        path = self._reserve_path("hostile")
+        self._responses[path] = response
+        return HostileUrl(kind, path, True)
 
     def publish(self, base_url: str, build: Callable[[str], Any]) -> str:
         """Serve a document that is built from its own URL, also at the well-known paths for it; return the URL."""
         path = self._reserve_path("document")
         content = build(base_url + path)
-        self._responses[path] = make_response(content if isinstance(content, bytes) else orjson.dumps(content))
+        is_response = isinstance(content, bytes) and content.startswith(b"HTTP/")
+        body = content if isinstance(content, bytes) else orjson.dumps(content)
+        self._responses[path] = body if is_response else make_response(body)
         return base_url + path
 
     def answer(self, path: str) -> bytes:

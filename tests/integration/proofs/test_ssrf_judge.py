@@ -29,6 +29,11 @@ GOOD = [
         for place in PLACES
         for number in range(600)
     ),
+    Attempt("web.fetch", HARMLESS, "/", "done", (PUBLIC_ADDRESS,), 0.1),
+    *(
+        Attempt("web.fetch", "kind", str(number), "done", (PUBLIC_ADDRESS,), 0.1, methods=("GET",))
+        for number in range(1_000)
+    ),
 ]
 
 
@@ -37,6 +42,7 @@ def test_a_good_run_misses_no_bar() -> None:
     assert list_missed_bars("ssrf", figures) == set()
     assert list_exact_bars("ssrf", among=figures.keys()) == {
         "forbidden_connections", "uncovered_code", "places_that_connect_to_nothing", "unexpected_errors",
+        "web_requests_that_change",
     }  # fmt: skip
 
 
@@ -48,6 +54,7 @@ def test_a_good_run_misses_no_bar() -> None:
         ([*GOOD, Attempt("new", "kind", "x", "refused ValueError", (), 0.1)], [], "places_that_connect_to_nothing"),
         ([*GOOD, Attempt("place 1", "kind", "x", "error KeyError", (), 0.1)], [], "unexpected_errors"),
         ([*GOOD, Attempt("place 1", "kind", "x", "refused TimeoutError", (), 60.0)], [], "longest_attempt_seconds"),
+        ([*GOOD, Attempt("web.fetch", "k", "x", "done", (), 0.1, methods=("POST",))], [], "web_requests_that_change"),
         (GOOD, ["new_module.py http.client"], "uncovered_code"),
         (GOOD[:300], [], "hostile_cases"),
         (GOOD[:3_000], [], "places"),
@@ -58,7 +65,7 @@ def test_each_fault_is_found(attempts: list[Attempt], uncovered: list[str], miss
 
 
 def test_a_variant_that_misses_one_place_is_noticed() -> None:
-    caught = [Attempt(place, "kind", "x", "done", ("10.0.0.5",), 0.1) for place in PLACES[1:]]
+    caught = [Attempt(place, "kind", "x", "done", ("10.0.0.5",), 0.1) for place in (*PLACES[1:], "web.fetch")]
     assert list_blind_places([*GOOD, *caught]) == ["place 0"]
 
 
