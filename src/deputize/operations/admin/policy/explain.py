@@ -6,7 +6,7 @@ facts about caller and arguments are for administrators. Another caller's call l
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -265,9 +265,10 @@ class PolicyExplanations:
 class RecentRules:
     """The rules of the newest entries, newest first: all since `first`. Each entry of a call repeats its rules."""
 
-    def __init__(self, entries: Mapping[str, tuple[str, Sequence[str]]], first: str) -> None:
+    def __init__(self, entries: dict[str, tuple[str, Sequence[str]]], first: str) -> None:
         self._entries = entries
         self.first = first
+        self._all_counted: tuple[Counter[str], int] | None = None
 
     @property
     def next_look(self) -> str:
@@ -276,17 +277,26 @@ class RecentRules:
         return max(self.first, make_first_id(parse_id_time_ms(newest) - _USAGE_OVERLAP_MS))
 
     def add(self, entries: Mapping[str, tuple[str, Sequence[str]]]) -> "RecentRules":
+        if entries.keys() <= self._entries.keys():
+            return self
         newest = sorted({**self._entries, **entries}.items(), reverse=True)
         first = self.first if len(newest) <= _MAX_USAGE_ENTRIES else newest[_MAX_USAGE_ENTRIES - 1][0]
         return RecentRules(dict(newest[:_MAX_USAGE_ENTRIES]), first)
 
     def count_calls(self, since: str) -> tuple[Counter[str], int]:
         """Count the calls that each rule decided since an id, and all calls."""
-        rules_by_call: dict[str, set[str]] = {}
-        for entry_id, (call, rules) in self._entries.items():
-            if entry_id >= since:
-                rules_by_call.setdefault(call, set()).update(rules)
-        return Counter(rule for rules in rules_by_call.values() for rule in rules), len(rules_by_call)
+        if next(reversed(self._entries), since) < since:
+            return _count_calls(rules for entry_id, rules in self._entries.items() if entry_id >= since)
+        if self._all_counted is None:
+            self._all_counted = _count_calls(self._entries.values())
+        return self._all_counted
+
+
+def _count_calls(entries: Iterable[tuple[str, Sequence[str]]]) -> tuple[Counter[str], int]:
+    rules_by_call: dict[str, set[str]] = {}
+    for call, rules in entries:
+        rules_by_call.setdefault(call, set()).update(rules)
+    return Counter(rule for rules in rules_by_call.values() for rule in rules), len(rules_by_call)
 
 
 def _parse_rules(rows: Sequence[asyncpg.Record]) -> dict[str, tuple[str, Sequence[str]]]:

@@ -18,6 +18,7 @@ def test_a_look_adds_what_is_new_and_counts_each_call_once() -> None:
     # Of call b, the later entry was committed before the earlier one.
     recent = recent.add({_name(9): ("b", ["open"]), _name(8): ("b", ["open", "asks"]), _name(10): ("c", [])})
     assert recent.first == _name(0)
+    assert recent.add({_name(9): ("b", ["open"])}) is recent
     counts, calls = recent.count_calls(_name(0))
     assert (dict(counts), calls) == ({"open": 2, "asks": 1}, 3)
     counts, calls = recent.count_calls(_name(8))
