@@ -19,10 +19,6 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
         for each in settings.services
         if each.kind == "commands"
     }
-    accepts_weak_limits = settings.accepts_weakness("weak_limits")
-    sandboxes = SandboxClient(
-        settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits, backend=settings.sandboxes.backend
-    )
     own_paths = (
         settings.folder, settings.database.lineage_folder, settings.keys.master_file,
         *settings.keys.accepted_master_files, settings.vault.token_file, settings.console.client_secret_file,
@@ -33,7 +29,12 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
         for folder in each.folders
         if folder.write
     ]
-    driver = CommandDriver(declared, sandboxes, [each for each in own_paths if each is not None], written_paths)
+    driver = CommandDriver(
+        declared,
+        SandboxClient.from_settings(settings),
+        [each for each in own_paths if each is not None],
+        written_paths,
+    )
     stack.push_async_callback(driver.aclose)
     return driver
 

@@ -10,10 +10,7 @@ from deputize.sandboxes.client import SandboxClient
 def build_interpreters(settings: Settings, stack: contextlib.AsyncExitStack) -> InterpreterSandboxes:
     may_be_bare = settings.accepts_weakness("unsandboxed_code")
     # Who accepts no sandbox accepts a weak one.
-    accept_weak_limits = may_be_bare or settings.accepts_weakness("weak_limits")
-    client = SandboxClient(
-        settings.sandboxes.folder, accept_weak_limits=accept_weak_limits, backend=settings.sandboxes.backend
-    )
+    client = SandboxClient.from_settings(settings, accept_weak_limits=may_be_bare)
     interpreters = InterpreterSandboxes(client, may_be_bare=may_be_bare)
     stack.push_async_callback(interpreters.aclose)
     return interpreters

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxSpec, choose_stronger
 from deputize.sandboxes.supervisor import SOCKET_NAME, read_peer_uid
+
+if TYPE_CHECKING:
+    from deputize.core.settings import Settings
 
 _START_SECONDS: Final = 20.0
 _RESTART_SECONDS: Final = 1.0
@@ -113,6 +116,15 @@ class SandboxClient:
         self.weak_limits: str | None = None
         # The user of sandboxes, if it is not that of this process: what they are shown, it must be able to read.
         self.uid: int | None = None
+
+    @classmethod
+    def from_settings(cls, settings: "Settings", *, accept_weak_limits: bool = False) -> Self:
+        """Build the sandboxes that the settings require; what runs without one where need be accepts weak limits."""
+        return cls(
+            settings.sandboxes.folder,
+            accept_weak_limits=accept_weak_limits or settings.accepts_weakness("weak_limits"),
+            backend=settings.sandboxes.backend,
+        )
 
     async def connect(self, backend: Backend = Backend.NAMESPACES) -> None:
         """Make sure that sandboxes can be started here, at least of this backend, or raise SandboxUnavailable."""

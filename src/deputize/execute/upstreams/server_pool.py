@@ -92,10 +92,7 @@ class UpstreamPool:
         self._key = self.clock.random_bytes(32)
         self._egress: Egress | None = None
         # Its supervisor is started with the first program that needs one.
-        accepts_weak_limits = settings.accepts_weakness("weak_limits")
-        self._sandboxes = SandboxClient(
-            settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits, backend=settings.sandboxes.backend
-        )
+        self._sandboxes = SandboxClient.from_settings(settings)
         self._transports: dict[_ServerKey, UpstreamTransport] = {}
         # By tenant, server and viewer: a user, or "" for the gateway itself.
         self._discoveries: OrderedDict[_ViewerKey, _DiscoveryRecord] = OrderedDict()

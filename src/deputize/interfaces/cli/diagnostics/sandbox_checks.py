@@ -99,11 +99,7 @@ async def check_interpreter(settings: Settings) -> list[Finding]:
     """Run a program in a sandbox, if `code.run` is on."""
     if settings.builtin.code is None:
         return []
-    client = SandboxClient(
-        find_folder(settings),
-        accept_weak_limits=settings.accepts_weakness("weak_limits"),
-        backend=settings.sandboxes.backend,
-    )
+    client = SandboxClient.from_settings(settings)
     try:
         reason = await asyncio.to_thread(try_interpreter, await InterpreterSandboxes(client).describe())
     except SandboxUnavailable as error:

@@ -101,11 +101,7 @@ def _add_build(project_tools: ProjectTools, build: BuildSettings, settings: Sett
         project_tools.refusals.append(Refusal(what="[builtin.build]", file=str(SETTINGS_FILE), reasons=(reason,)))
         return
     runs = FolderRuns(
-        SandboxClient(
-            settings.sandboxes.folder,
-            accept_weak_limits=settings.accepts_weakness("weak_limits"),
-            backend=settings.sandboxes.backend,
-        ),
+        SandboxClient.from_settings(settings),
         limits=SandboxLimits(
             memory_bytes=build.memory_mb * 1_048_576, processes=_BUILD_PROCESSES, storage_bytes=_BUILD_STORAGE_BYTES
         ),
