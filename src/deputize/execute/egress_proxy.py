@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from deputize.core.errors import EgressDenied, Problem
 from deputize.execute.egress import HostResolver, normalize_host, resolve_allowed_addresses, resolve_host
@@ -49,17 +49,11 @@ class _Refused(Exception):
         self.status = status
 
 
-class EgressProxy:
-    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`."""
+class SandboxListener:
+    """Serve what connects to the port of a sandbox's proxy, a bounded number at once."""
 
-    def __init__(
-        self, hosts: frozenset[str], note_attempt: NoteAttempt, *, resolver: HostResolver = resolve_host
-    ) -> None:
-        self._targets = frozenset(split_target(each) for each in hosts)
-        # They are named by the operator, so they may be in a private network; never link-local or metadata.
-        self._names = frozenset(host for host, _ in self._targets)
-        self._note_attempt = note_attempt
-        self._resolve = resolver
+    def __init__(self, serve_connection: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
+        self._serve_connection = serve_connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._accept_task: asyncio.Task[None] | None = None
 
@@ -86,10 +80,24 @@ class EgressProxy:
                 slots.release()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            task = loop.create_task(self._serve(connection))
+            task = loop.create_task(self._serve_connection(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             task.add_done_callback(lambda _: slots.release())
+
+
+class EgressProxy(SandboxListener):
+    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`."""
+
+    def __init__(
+        self, hosts: frozenset[str], note_attempt: NoteAttempt, *, resolver: HostResolver = resolve_host
+    ) -> None:
+        super().__init__(self._serve)
+        self._targets = frozenset(split_target(each) for each in hosts)
+        # They are named by the operator, so they may be in a private network; never link-local or metadata.
+        self._names = frozenset(host for host, _ in self._targets)
+        self._note_attempt = note_attempt
+        self._resolve = resolver
 
     async def _serve(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=_MAX_HEAD_BYTES)

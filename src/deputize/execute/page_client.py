@@ -23,12 +23,36 @@ from deputize.execute.egress import (
 from deputize.execute.network_policy import PORTS, is_listed_host
 
 
-class PageClient:
-    """A client for GET. `hosts` are names or `*.domain`, each with a port if it is not that of the scheme.
+class ListedHosts:
+    """The hosts of a setting, each a name or `*.domain`, with a port if it is not that of the scheme.
 
     `private_hosts` are names that may be private and without TLS; a name in `hosts` never is, because others decide to
     which address it leads.
     """
+
+    def __init__(self, setting: str, hosts: Sequence[str], private_hosts: Sequence[str] = ()) -> None:
+        self._setting = setting
+        self._hosts = [_split(each) for each in hosts]
+        self._private_hosts = [_split(each) for each in private_hosts]
+        self.private_names = frozenset(name for name, _ in self._private_hosts)
+
+    def require(self, url: str) -> tuple[str, bool]:
+        """Return the host of a URL, and whether it may be private; raise `EgressDenied` if it is not listed."""
+        scheme, host, port = read_target(url)
+        for hosts, is_private in ((self._private_hosts, True), (self._hosts, False)):
+            for name, listed_port in hosts:
+                if port == (listed_port or PORTS[scheme]) and is_listed_host((name,), host):
+                    return host, is_private
+        raise EgressDenied(
+            f"{host}, port {port}, is not one of the hosts whose pages may be read",
+            details={"host": host, "port": port},
+            advice=f"If the host is right, the operator must add it to hosts of {self._setting}.",
+            nothing_happened=True,
+        )
+
+
+class PageClient:
+    """A client for GET of listed hosts."""
 
     def __init__(
         self,
@@ -38,8 +62,7 @@ class PageClient:
         max_bytes: int,
         resolver: HostResolver = resolve_host,
     ) -> None:
-        self._hosts = [_split(each) for each in hosts]
-        self._private_hosts = [_split(each) for each in private_hosts]
+        self._listed = ListedHosts("[builtin.web]", hosts, private_hosts)
         self._max_bytes = max_bytes
         self._resolve = resolver
 
@@ -48,7 +71,7 @@ class PageClient:
 
         The connections are its own, so that nothing is left of them for the calls of others.
         """
-        host, is_private = self._require_listed(url)
+        host, is_private = self._listed.require(url)
         egress = Egress(
             frozenset({host} if is_private else ()), max_bytes=self._max_bytes, seconds=seconds, resolver=self._resolve
         )
@@ -68,29 +91,15 @@ class PageClient:
             await egress.aclose()
         raise UpstreamUnavailable(f"the host {host} redirects more than {MAX_REDIRECTS} times")
 
-    def _require_listed(self, url: str) -> tuple[str, bool]:
-        """Return the host of a URL, and whether it may be private; raise `EgressDenied` if it is not listed."""
-        scheme, host, port = _read_target(url)
-        for hosts, is_private in ((self._private_hosts, True), (self._hosts, False)):
-            for name, listed_port in hosts:
-                if port == (listed_port or PORTS[scheme]) and is_listed_host((name,), host):
-                    return host, is_private
-        raise EgressDenied(
-            f"{host}, port {port}, is not one of the hosts whose pages may be read",
-            details={"host": host, "port": port},
-            advice="If the host is right, the operator must add it to hosts of [builtin.web].",
-            nothing_happened=True,
-        )
-
     def _follow(self, url: str, location: str) -> str:
         """Return where a redirect leads if that is at the same host."""
         try:
             target = str(httpx2.URL(url).join(location[:MAX_URL_LENGTH]))
         except (httpx2.InvalidURL, ValueError) as error:
             raise EgressDenied("the host redirects to an invalid URL") from error
-        if _read_target(target) == _read_target(url):
+        if read_target(target) == read_target(url):
             return target
-        host, _ = self._require_listed(target)
+        host, _ = self._listed.require(target)
         raise ToolPrecondition(
             f"the page redirects to {host}",
             details={"location": target},
@@ -104,7 +113,7 @@ def _split(listed: str) -> tuple[str, int | None]:
     return name, int(port) if port else None
 
 
-def _read_target(text: str) -> tuple[str, str, int]:
+def read_target(text: str) -> tuple[str, str, int]:
     """Read scheme, host and port as the HTTP client will, or raise `EgressDenied`."""
     try:
         url = httpx2.URL(text)
