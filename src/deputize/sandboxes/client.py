@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxSpec, choose_stronger
-from deputize.sandboxes.supervisor import SOCKET_NAME, read_peer_uid
+from deputize.sandboxes.supervisor import SOCKET_NAME, read_peer_uid, wait_readable
 
 if TYPE_CHECKING:
     from deputize.core.settings import Settings
@@ -42,7 +42,10 @@ class _Output:
 
 
 class RunningSandbox:
-    """A program that runs in a sandbox, and its pipes. It is killed when it is closed, or this process ends."""
+    """A program that runs in a sandbox, and its pipes. It is killed when it is closed, or this process ends.
+
+    Once it has ended by itself, `result_folder` is what it left, until it is closed.
+    """
 
     def __init__(
         self,
@@ -56,9 +59,10 @@ class RunningSandbox:
         # Where the gateway accepts what connects to the port of the proxy.
         self.listener = listener
         self.stdout, self.stderr = outputs
+        self.result_folder: Path | None = None
         self._connection = connection
         self._stack = stack
-        self._end_task = asyncio.get_running_loop().create_task(_receive_end(connection))
+        self._end_task = asyncio.get_running_loop().create_task(self._receive_end())
 
     async def wait(self) -> SandboxEnd:
         """Wait until it has ended and nothing of it is left; say who ended it."""
@@ -92,6 +96,19 @@ class RunningSandbox:
         self._end_task.cancel()
         await asyncio.gather(self._end_task, return_exceptions=True)
         await self._stack.aclose()
+
+    async def _receive_end(self) -> SandboxEnd:
+        descriptors: list[int] = []
+        answer = await _receive_line(self._connection, descriptors)
+        for each in descriptors:
+            self._stack.callback(os.close, each)
+            self.result_folder = Path(f"/proc/self/fd/{each}")
+        return SandboxEnd(
+            ending=Ending(answer.get("ending", Ending.FAILURE)),
+            exit_code=answer.get("exit_code"),
+            note=answer.get("note", "the supervisor of this host's sandboxes ended"),
+            has_started=answer.get("has_started", True),
+        )
 
 
 class SandboxClient:
@@ -201,7 +218,7 @@ class SandboxClient:
             try:
                 await loop.sock_connect(connection, str(self.folder / SOCKET_NAME))
                 self._require_own_supervisor(connection)
-                greeting = await _receive_line(connection)
+                greeting = await _receive_line(connection, [])
                 if greeting:
                     return connection, greeting
             except OSError:
@@ -290,12 +307,7 @@ async def _collect(reader: asyncio.StreamReader, max_bytes: int, sandbox: Runnin
 
 async def _receive_listener(connection: socket.socket, stack: contextlib.AsyncExitStack) -> socket.socket | None:
     """Receive the listener in a sandbox's network; None if it was not started, as its end will say."""
-    loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(connection, is_readable.set)
-    try:
-        await is_readable.wait()
-    finally:
-        loop.remove_reader(connection)
+    await wait_readable(connection.fileno())
     # An end has no descriptor, and stays for who waits for it.
     try:
         if connection.recv(3, socket.MSG_PEEK) != b"{}\n":
@@ -312,24 +324,16 @@ async def _receive_listener(connection: socket.socket, stack: contextlib.AsyncEx
     return listener
 
 
-async def _receive_end(connection: socket.socket) -> SandboxEnd:
-    answer = await _receive_line(connection)
-    return SandboxEnd(
-        ending=Ending(answer.get("ending", Ending.FAILURE)),
-        exit_code=answer.get("exit_code"),
-        note=answer.get("note", "the supervisor of this host's sandboxes ended"),
-        has_started=answer.get("has_started", True),
-    )
-
-
-async def _receive_line(connection: socket.socket) -> dict[str, Any]:
-    """Receive one line of JSON; empty if the connection ends before."""
-    loop, text = asyncio.get_running_loop(), b""
+async def _receive_line(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:
+    """Receive one line of JSON, and what descriptors come with it; empty if the connection ends before."""
+    text = b""
     while not text.endswith(b"\n") and len(text) < _LONGEST_LINE:
+        await wait_readable(connection.fileno())
         try:
-            chunk = await loop.sock_recv(connection, 4_096)
+            chunk, received, _, _ = socket.recv_fds(connection, 4_096, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return {}
+        descriptors += received
         if not chunk:
             return {}
         text += chunk

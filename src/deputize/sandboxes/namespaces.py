@@ -1,15 +1,15 @@
 """Build the command line of bubblewrap: what surrounds a program in the backend `namespaces`.
 
 Every namespace is new, the root is empty but for a read-only base, the environment has a few fixed variables, and
-nothing can be written but `/tmp` and `/dev/shm`, which have a size, and the folders that are shared for it. The program
-runs without capabilities, as nobody, behind the filter of system calls.
+nothing can be written but `/tmp`, `/dev/shm` and the folder of its results, which have a size, and the folders that are
+shared for it. The program runs without capabilities, as nobody, behind the filter of system calls.
 """
 
 import os
 import shutil
 from typing import Final
 
-from deputize.sandboxes.port import SandboxSpec
+from deputize.sandboxes.port import ResultFolder, SandboxFolder, SandboxSpec
 
 # Set-user-id programs elsewhere in PATH must not be taken for it.
 PROGRAM_FOLDERS: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -47,9 +47,15 @@ def build_options(
     if spec.has_base:
         options += _build_base()
     options += ["--size", str(spec.limits.storage_bytes), "--perms", "1777", "--tmpfs", "/tmp"]  # its own
+    shown: list[SandboxFolder | ResultFolder] = [*spec.folders]
+    if spec.result_folder is not None:
+        shown.append(spec.result_folder)
     # What lies in another folder is shown on top of it.
-    for each in sorted(spec.folders, key=lambda folder: os.path.normpath(folder.path).count("/")):
+    for each in sorted(shown, key=lambda folder: os.path.normpath(folder.path).count("/")):
         require_shareable(each.path, os.path.normpath(each.path))
+        if isinstance(each, ResultFolder):
+            options += ["--size", str(each.size_bytes), "--perms", "0755", "--tmpfs", each.path]
+            continue
         source = resolve_folder(each.source or each.path, own_folder)
         options += ["--bind" if each.is_writable else "--ro-bind", source, each.path]
     if spec.working_folder != "/tmp":  # its own

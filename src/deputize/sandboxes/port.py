@@ -58,6 +58,14 @@ class SandboxFolder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ResultFolder:
+    """A folder in memory, with a size, that a program leaves files in; its gateway reads it after the end."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxSpec:
     """One sandbox: a command, the folders that it sees, all of its environment, its time and its limits.
 
@@ -77,10 +85,11 @@ class SandboxSpec:
     limits: SandboxLimits = SandboxLimits()
     has_base: bool = True
     backend: Backend = Backend.NAMESPACES
+    result_folder: ResultFolder | None = None
 
     def to_json(self) -> bytes:
         fields = asdict(self)
-        for name in ("has_base", "backend"):
+        for name in ("has_base", "backend", "result_folder"):
             # A supervisor of an earlier release knows no other values, and refuses what it does not know.
             if fields[name] == SandboxSpec.__dataclass_fields__[name].default:
                 del fields[name]
@@ -96,9 +105,12 @@ class SandboxSpec:
                 "folders": tuple(SandboxFolder(**each) for each in value["folders"]),
                 "limits": SandboxLimits(**value["limits"]),
                 "backend": Backend(value.get("backend", Backend.NAMESPACES)),
+                "result_folder": ResultFolder(**value["result_folder"]) if "result_folder" in value else None,
             }
         )
         paths = [path for each in spec.folders for path in (each.path, each.source or "")]
+        if spec.result_folder is not None:
+            paths.append(spec.result_folder.path)
         texts = (*spec.command, *paths, spec.working_folder, *spec.environment, *spec.environment.values())
         if not spec.command or any("\0" in each for each in texts):
             raise ValueError("a command has at least one word, and no word has a NUL character")

@@ -26,7 +26,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -34,14 +34,22 @@ from typing import Any, Final, NoReturn
 from deputize.sandboxes import gvisor
 from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
 from deputize.sandboxes.namespaces import FolderRefused, build_options, find_bubblewrap
-from deputize.sandboxes.port import MAX_REQUEST_BYTES, Backend, Ending, SandboxEnd, SandboxLimits, SandboxSpec
+from deputize.sandboxes.port import (
+    MAX_REQUEST_BYTES,
+    Backend,
+    Ending,
+    ResultFolder,
+    SandboxEnd,
+    SandboxLimits,
+    SandboxSpec,
+)
 from deputize.sandboxes.seccomp import UnknownMachine, assemble_filter
 
 SOCKET_NAME: Final = "supervisor.sock"
 _PR_SET_PDEATHSIG: Final = 1
 _NS_GET_USERNS: Final = 0xB701
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x1000_0000, 0x4000_0000
-_NETWORK_SECONDS: Final = 10.0
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x0002_0000, 0x1000_0000, 0x4000_0000
+_NAMESPACE_SECONDS: Final = 10.0
 _NOBODY: Final = 65_534
 _STREAMS: Final = 3
 # A supervisor that nobody has connected to yet waits this long.
@@ -137,7 +145,9 @@ class Supervisor:
                 request = await _receive_request(connection, descriptors)
                 if request:
                     end = await self._run(request, descriptors, connection)
-                    await _send_line(connection, {**asdict(end), "note": end.note[:2_000]})
+                    # What is left of the descriptors is the folder of its results.
+                    line = json.dumps({**asdict(end), "note": end.note[:2_000]}).encode() + b"\n"
+                    socket.send_fds(connection, [line], descriptors)
             for each in descriptors:
                 with contextlib.suppress(OSError):
                     os.close(each)
@@ -193,12 +203,16 @@ class Supervisor:
             if group is not None:
                 await _empty_group(group)
             return SandboxEnd(ending=Ending.FAILURE, note=str(error), has_started=False)
-        while descriptors:
-            os.close(descriptors.pop())
+        finally:
+            while descriptors:
+                os.close(descriptors.pop())
         try:
-            if spec.proxy_port is not None:
-                await self._open_network(started, spec.proxy_port, connection)
-            return await _supervise(started, group, connection, spec.seconds)
+            if started.gate is not None:
+                await self._open_gate(started, spec, connection)
+            end = await _supervise(started, group, connection, spec.seconds)
+            if spec.result_folder is not None and end.ending in (Ending.EXIT, Ending.CRASH):
+                descriptors.append(await self._open_result_folder(started, spec.result_folder))
+            return end
         except (OSError, TimeoutError) as error:
             started.process.kill()
             started.process.wait()
@@ -216,17 +230,18 @@ class Supervisor:
     def _start(
         self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None, program: int | None
     ) -> "_Started":
-        """Start bubblewrap with the program, which waits if it is to have a proxy."""
+        """Start bubblewrap with the program, which waits if anything of its namespaces is needed here."""
         if self._bubblewrap is None or self._filter is None or self._proxy_filter is None:
             raise StartRefused("bubblewrap is not installed")
         with contextlib.ExitStack() as stack:
             status, status_writer = os.pipe2(os.O_CLOEXEC)
             stack.callback(os.close, status_writer)
             has_proxy = spec.proxy_port is not None
+            must_wait = has_proxy or spec.result_folder is not None
             passed = [status_writer, _reopen(self._proxy_filter if has_proxy else self._filter, stack)]
             if program is not None:
                 passed.append(program)
-            gate, gate_writer = os.pipe2(os.O_CLOEXEC) if has_proxy else (None, None)
+            gate, gate_writer = os.pipe2(os.O_CLOEXEC) if must_wait else (None, None)
             if gate is not None:
                 stack.callback(os.close, gate)
                 passed.append(gate)
@@ -237,7 +252,7 @@ class Supervisor:
             words = ["--args", str(arguments), "--", *spec.command]
             limits = _list_resource_limits(spec.limits, is_weak=group is None)
             process = self._spawn(self._bubblewrap, words, streams, (*passed, arguments), group, limits)
-        return _Started(process, status, gate_writer, is_waiting=has_proxy)
+        return _Started(process, status, gate_writer, is_waiting=must_wait)
 
     def _start_gvisor(
         self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None, program: int | None
@@ -247,6 +262,8 @@ class Supervisor:
             raise StartRefused(str(self._gvisor_obstacle))
         if spec.proxy_port is not None:
             raise StartRefused("programs on gVisor reach no hosts: remove the hosts, or run it in namespaces")
+        if spec.result_folder is not None:
+            raise StartRefused("programs on gVisor leave files in a folder of the host alone")
         self._bundle_count += 1
         self._bundles.mkdir(mode=0o711, exist_ok=True)
         folder = self._bundles / str(self._bundle_count)
@@ -291,53 +308,90 @@ class Supervisor:
             for each in entrances:
                 os.close(each)
 
-    async def _open_network(self, started: "_Started", port: int, connection: socket.socket) -> None:
-        """Open a listener in the network of a program that waits, pass it to the gateway, and let the program begin.
-
-        The gateway accepts outside what the program connects to inside; nothing of ours runs there.
-        """
-        async with asyncio.timeout(_NETWORK_SECONDS):
+    async def _open_gate(self, started: "_Started", spec: SandboxSpec, connection: socket.socket) -> None:
+        """Take from the namespaces of a program that waits what is needed of them, and let the program begin."""
+        async with asyncio.timeout(_NAMESPACE_SECONDS):
             while "child-pid" not in started.report:
                 assert started.status is not None
-                await _wait_readable(started.status)
+                await wait_readable(started.status)
                 if not started.read_report():
                     # It could not be started; its end says so.
                     return
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                helper = os.fork()
-                if helper == 0:
-                    self._send_listener(started.report["child-pid"], port, theirs)
-                theirs.close()
-                try:
-                    await _wait_readable(ours.fileno())
-                    _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
-                finally:
-                    os.kill(helper, signal.SIGKILL)
-                    os.waitpid(helper, 0)  # noqa: ASYNC222  # it was killed
-        if not listeners:
-            raise OSError(errno.EPERM, "the network of the sandbox cannot be entered")
-        try:
-            socket.send_fds(connection, [b"{}\n"], listeners)
-        finally:
-            os.close(listeners[0])
+        if spec.result_folder is not None:
+            # Its files stay as long as this is open, though no process is left.
+            started.mounts = self._open_namespace(started.report["child-pid"], "mnt")
+        if spec.proxy_port is not None:
+            await self._open_network(started.report["child-pid"], spec.proxy_port, connection)
         started.open_gate()
 
-    def _send_listener(self, pid: int, port: int, peer: socket.socket) -> NoReturn:
-        """Enter the network of a process as the user who made it, listen there, and pass the listener on."""
+    async def _open_network(self, pid: int, port: int, connection: socket.socket) -> None:
+        """Open a listener in the network of a program, and pass it to the gateway.
+
+        The gateway accepts outside what the program connects to inside; nothing of ours runs there.
+        """
+
+        def listen() -> int:
+            listener = socket.socket()
+            listener.bind(("127.0.0.1", port))
+            listener.listen(64)
+            return listener.detach()
+
+        network = self._open_namespace(pid, "net")
+        try:
+            listener = await self._open_inside(network, _CLONE_NEWNET, listen)
+        finally:
+            os.close(network)
+        try:
+            socket.send_fds(connection, [b"{}\n"], [listener])
+        finally:
+            os.close(listener)
+
+    async def _open_result_folder(self, started: "_Started", folder: ResultFolder) -> int:
+        """Open the folder of results of a program that has ended. What it put in its place is never opened."""
+        assert started.mounts is not None, "a program that has ended has begun, and waited before"
+
+        def open_folder() -> int:
+            opened = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            facts = os.fstatvfs(opened)
+            if facts.f_blocks != -(-folder.size_bytes // facts.f_frsize):
+                os._exit(1)
+            return opened
+
+        return await self._open_inside(started.mounts, _CLONE_NEWNS, open_folder)
+
+    def _open_namespace(self, pid: int, name: str) -> int:
+        with self._use_sandbox_user():
+            return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+    async def _open_inside(self, namespace: int, kind: int, open_it: Callable[[], int]) -> int:
+        """Open something in a namespace of a sandbox, from a process that enters it as the user who made it."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            helper = os.fork()
+            if helper == 0:
+                self._send_opened(namespace, kind, open_it, theirs)
+            theirs.close()
+            try:
+                async with asyncio.timeout(_NAMESPACE_SECONDS):
+                    await wait_readable(ours.fileno())
+                _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+            finally:
+                os.kill(helper, signal.SIGKILL)
+                os.waitpid(helper, 0)  # noqa: ASYNC222  # it was killed
+        if not descriptors:
+            raise OSError(errno.EPERM, "the namespaces of the sandbox cannot be entered")
+        return descriptors[0]
+
+    def _send_opened(self, namespace: int, kind: int, open_it: Callable[[], int], peer: socket.socket) -> NoReturn:
         try:
             if self._uid is not None:
                 os.setresgid(self._uid, self._uid, self._uid)
                 os.setresuid(self._uid, self._uid, self._uid)
-            network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            owner = fcntl.ioctl(network, _NS_GET_USERNS)
-            for namespace, kind in ((owner, _CLONE_NEWUSER), (network, _CLONE_NEWNET)):
-                if self._libc.setns(namespace, kind) != 0:
+            owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
+            for each, its_kind in ((owner, _CLONE_NEWUSER), (namespace, kind)):
+                if self._libc.setns(each, its_kind) != 0:
                     os._exit(1)
-            listener = socket.socket()
-            listener.bind(("127.0.0.1", port))
-            listener.listen(64)
-            socket.send_fds(peer, [b"l"], [listener.fileno()])
+            socket.send_fds(peer, [b"x"], [open_it()])
         finally:
             os._exit(1)
 
@@ -380,7 +434,10 @@ class Supervisor:
 
 @dataclass(kw_only=False, slots=True)
 class _Started:
-    """Bubblewrap, where it reports, what it has reported, and what lets a program begin that waits; or gVisor."""
+    """Bubblewrap, where it reports, what it has reported, and what lets a program begin that waits; or gVisor.
+
+    `mounts` is the namespace in which the program leaves its results.
+    """
 
     process: subprocess.Popen[bytes]
     status: int | None
@@ -388,6 +445,7 @@ class _Started:
     is_waiting: bool
     bundle: gvisor.Bundle | None = None
     report: dict[str, int] = field(default_factory=dict)
+    mounts: int | None = None
     _text: bytes = b""
 
     def read_report(self) -> bool:
@@ -434,10 +492,9 @@ class _Started:
         """Close the descriptors, and remove the files."""
         if self.bundle is not None:
             self.bundle.remove()
-        if self.status is not None:
-            os.close(self.status)
-        if self.gate is not None:
-            os.close(self.gate)
+        for each in (self.status, self.gate, self.mounts):
+            if each is not None:
+                os.close(each)
 
 
 def _resolve_program(spec: SandboxSpec) -> SandboxSpec:
@@ -458,7 +515,7 @@ async def _supervise(
         stack.callback(process.kill)
         pidfd = os.pidfd_open(process.pid)
         stack.callback(os.close, pidfd)
-        ending = asyncio.ensure_future(_wait_readable(pidfd))
+        ending = asyncio.ensure_future(wait_readable(pidfd))
         order = asyncio.ensure_future(_receive_order(connection))
         await asyncio.wait([ending, order], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
@@ -505,7 +562,7 @@ async def _wait_for_namespace(report: dict[str, int]) -> None:
         pidfd = os.pidfd_open(report["child-pid"])
         try:
             async with asyncio.timeout(5):
-                await _wait_readable(pidfd)
+                await wait_readable(pidfd)
         except TimeoutError:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
@@ -521,7 +578,8 @@ async def _empty_group(group: ControlGroup) -> None:
         await asyncio.sleep(0.001 if attempt < 100 else 0.02)
 
 
-async def _wait_readable(descriptor: int) -> None:
+async def wait_readable(descriptor: int) -> None:
+    """Wait until there is something to read, or no more will be."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)
@@ -535,7 +593,7 @@ async def _receive_request(connection: socket.socket, descriptors: list[int]) ->
     """Receive one line with descriptors; empty if the peer only held the connection open."""
     text = b""
     while not text.endswith(b"\n"):
-        await _wait_readable(connection.fileno())
+        await wait_readable(connection.fileno())
         chunk, received, _, _ = socket.recv_fds(connection, 65_536, _STREAMS)
         descriptors += received
         text += chunk

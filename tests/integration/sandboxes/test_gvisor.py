@@ -166,6 +166,6 @@ def test_what_a_contract_and_the_settings_demand_is_never_weakened() -> None:
 
 def test_a_supervisor_of_an_earlier_release_is_sent_nothing_that_it_does_not_know() -> None:
     fields = orjson.loads(SandboxSpec(command=("/bin/true",), seconds=1).to_json())
-    assert fields.keys().isdisjoint({"has_base", "backend"})
+    assert fields.keys().isdisjoint({"has_base", "backend", "result_folder"})
     spec = SandboxSpec(command=("/bin/true",), seconds=1, has_base=False, backend=Backend.GVISOR)
     assert SandboxSpec.from_json(orjson.loads(spec.to_json())) == spec

@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable
 from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
-from deputize.sandboxes.port import Ending, SandboxFolder, SandboxLimits, SandboxSpec
+from deputize.sandboxes.port import Ending, ResultFolder, SandboxFolder, SandboxLimits, SandboxSpec
 from deputize.sandboxes.supervisor import SOCKET_NAME, Supervisor, list_marked_processes, mark_processes
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
@@ -182,6 +183,27 @@ async def test_a_folder_that_may_be_written_is_and_starts_the_program(client: Sa
     assert result.stdout == b"from elsewhere", result
     assert (shared / "new").read_text() == f"{shared}\n"
     assert not (other / "new").exists()
+
+
+async def test_what_a_program_leaves_is_read_after_its_end_and_nothing_in_its_place(
+    client: SandboxClient, open_folder: Path
+) -> None:
+    (open_folder / "out").mkdir()
+    spec = SandboxSpec(
+        command=(PYTHON, "-c", "open('/tmp/a/out/x', 'w').write('kept')"), seconds=30, limits=SMALL,
+        folders=(SandboxFolder(path=str(open_folder)),),
+        result_folder=ResultFolder(path="/tmp/a/out", size_bytes=8_192),
+    )  # fmt: skip
+    async with contextlib.aclosing(await client.start(spec)) as sandbox:
+        result = await sandbox.finish()
+        assert sandbox.result_folder is not None, (result.end, result.stderr)
+        assert (sandbox.result_folder / "x").read_text() == "kept"
+    assert not list_marked_processes(mark_processes(client.folder))
+    code = f"import os; os.rename('/tmp/a', '/tmp/b'); os.symlink({str(open_folder)!r}, '/tmp/a')"
+    async with contextlib.aclosing(await client.start(replace(spec, command=(PYTHON, "-c", code)))) as sandbox:
+        result = await sandbox.finish()
+    assert (result.end.ending, result.end.has_started) == (Ending.FAILURE, True), (result.end, result.stderr)
+    assert sandbox.result_folder is None
 
 
 async def test_a_running_program_is_talked_to_until_it_is_no_longer_needed(client: SandboxClient) -> None:

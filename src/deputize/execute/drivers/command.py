@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +46,12 @@ from deputize.sandboxes.port import (
     MAX_REQUEST_BYTES,
     Backend,
     Ending,
+    ResultFolder,
     SandboxEnd,
     SandboxFolder,
     SandboxLimits,
     SandboxSpec,
+    choose_stronger,
 )
 
 _MAX_ERROR_LENGTH: Final = 2_000
@@ -115,15 +117,17 @@ class CommandDriver:
         stdin = _encode_input(tool.command, arguments)
         call = _Call(tool=tool)
         try:
-            # What the program leaves must be readable here, and writable by the user of sandboxes.
-            await self._sandboxes.connect(_find_backend(tool.contract))
-            async with _open_files_folder(tool.command.files, self._sandboxes.uid) as folder:
+            backend = choose_stronger(self._sandboxes.backend, _find_backend(tool.contract))
+            await self._sandboxes.connect(backend)
+            # What a program on gVisor holds in memory is seen by nothing else.
+            host_files = tool.command.files if backend is Backend.GVISOR else None
+            async with _open_files_folder(host_files, self._sandboxes.uid) as folder:
                 spec = _build_spec(tool, words, folder, seconds)
                 if len(spec.to_json()) >= MAX_REQUEST_BYTES:
                     raise SemanticViolation("the arguments make a command that is too long: shorten them")
-                result = await self._run_sandbox(call, spec, stdin, folder)
-                call.require_good_end(result)
-                return await _build_result(call, result, folder)
+                result, files = await self._run_sandbox(call, spec, stdin, folder)
+            call.require_good_end(result)
+            return _build_result(call, result, files)
         except SandboxUnavailable as error:
             raise ToolRequiresSetup(
                 f"{tool.contract.full_name} needs a sandbox, and this host has none: {error}",
@@ -131,7 +135,10 @@ class CommandDriver:
                 nothing_happened=True,
             ) from error
 
-    async def _run_sandbox(self, call: "_Call", spec: SandboxSpec, stdin: bytes, folder: Path | None) -> SandboxResult:
+    async def _run_sandbox(
+        self, call: "_Call", spec: SandboxSpec, stdin: bytes, folder: Path | None
+    ) -> tuple[SandboxResult, list[dict[str, Any]] | None]:
+        """Run a program to its end, and read the files that it left; more than it may leave are too much output."""
         command = call.tool.command
         async with contextlib.AsyncExitStack() as stack:
             sandbox = await stack.enter_async_context(contextlib.aclosing(await self._sandboxes.start(spec)))
@@ -142,7 +149,12 @@ class CommandDriver:
             if folder is not None and command.files is not None:
                 watch = asyncio.get_running_loop().create_task(_watch_files(sandbox, folder, command.files))
                 stack.callback(watch.cancel)
-            return await sandbox.finish(stdin, max_output_bytes=command.output_bytes or DEFAULT_OUTPUT_BYTES)
+            result = await sandbox.finish(stdin, max_output_bytes=command.output_bytes or DEFAULT_OUTPUT_BYTES)
+            folder = folder or sandbox.result_folder
+            if command.files is None or folder is None or result.end.ending not in (Ending.EXIT, Ending.CRASH):
+                return result, None
+            files = await asyncio.to_thread(_read_files, folder, command.files)
+            return (replace(result, end=replace(result.end, ending=Ending.OUTPUT)) if files is None else result), files
 
     def _require_declared(self, tool: CommandTool, tenant: str) -> None:
         """Require that the settings declare exactly this command, and what it is given."""
@@ -343,11 +355,15 @@ def _encode_input(command: Command, arguments: Mapping[str, Any]) -> bytes:
     return value.encode(errors="replace") if isinstance(value, str) else orjson.dumps(value)
 
 
-def _build_spec(tool: CommandTool, words: tuple[str, ...], files: Path | None, seconds: float) -> SandboxSpec:
+def _build_spec(tool: CommandTool, words: tuple[str, ...], host_folder: Path | None, seconds: float) -> SandboxSpec:
+    """Build the sandbox of a call; the program leaves its files in a folder of the host, or else in memory."""
     command, has_hosts = tool.command, bool(_list_targets(tool.contract))
     folders = [SandboxFolder(path=each.path, is_writable=bool(each.write)) for each in command.folders or ()]
-    if files is not None and command.files is not None:
-        folders.append(SandboxFolder(path=command.files.folder, source=str(files), is_writable=True))
+    files, result_folder = command.files, None
+    if files is not None and host_folder is not None:
+        folders.append(SandboxFolder(path=files.folder, source=str(host_folder), is_writable=True))
+    elif files is not None:
+        result_folder = ResultFolder(path=files.folder, size_bytes=_compute_room(files))
     return SandboxSpec(
         command=(command.program, *words),
         seconds=seconds,
@@ -358,6 +374,7 @@ def _build_spec(tool: CommandTool, words: tuple[str, ...], files: Path | None, s
         proxy_port=PROXY_PORT if has_hosts else None,
         limits=read_limits(tool.contract.limits),
         backend=_find_backend(tool.contract),
+        result_folder=result_folder,
     )
 
 
@@ -428,7 +445,7 @@ def _remove_folder(outer: str) -> None:
 
 
 async def _watch_files(sandbox: RunningSandbox, folder: Path, bounds: CommandFiles) -> None:
-    """End a program that leaves more than it may: what it writes is on the disk of the host."""
+    """End a program on gVisor that leaves more than it may: what it writes is on the disk of the host."""
     while True:
         await asyncio.sleep(_MEASURE_SECONDS)
         if await asyncio.to_thread(_exceeds, folder, bounds):
@@ -439,9 +456,12 @@ def _exceeds(folder: Path, bounds: CommandFiles) -> bool:
     """Tell whether there is more than may be. What cannot be looked at may be anything."""
     count = total = 0
     try:
+        if os.statvfs(folder).f_bfree == 0:
+            # What found no room is missing.
+            return True
         for _, facts in _walk(folder):
             count, total = count + 1, total + max(facts.st_size, facts.st_blocks * 512)
-            if count > bounds.count or facts.st_size > bounds.bytes or total > bounds.bytes + 4_096 * bounds.count:
+            if count > bounds.count or facts.st_size > bounds.bytes or total > _compute_room(bounds):
                 return True
     except OSError:
         return True
@@ -463,7 +483,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
                     pending.append(entry.path)
 
 
-async def _build_result(call: _Call, result: SandboxResult, folder: Path | None) -> dict[str, Any]:
+def _build_result(call: _Call, result: SandboxResult, files: list[dict[str, Any]] | None) -> dict[str, Any]:
     command = call.tool.command
     built: dict[str, Any] = {"exit_code": result.end.exit_code}
     if command.output == "json":
@@ -474,17 +494,20 @@ async def _build_result(call: _Call, result: SandboxResult, folder: Path | None)
     else:
         built["stdout"] = result.stdout.decode(errors="replace")
     built["stderr"] = result.stderr.decode(errors="replace")
-    if folder is not None and command.files is not None:
-        if await asyncio.to_thread(_exceeds, folder, command.files):
-            raise call.settle(
-                ResourceLimitExceeded, f"{call.tool.contract.full_name} left more files than it may", result
-            )
-        built["files"] = await asyncio.to_thread(_read_files, folder)
+    if files is not None:
+        built["files"] = files
     return {**built, **call.describe_connections()}
 
 
-def _read_files(folder: Path) -> list[dict[str, Any]]:
-    """Read the regular files that a program left; links lead nowhere here."""
+def _compute_room(bounds: CommandFiles) -> int:
+    """Compute the bytes that the files take at most: each ends in a page of its own."""
+    return bounds.bytes + 4_096 * bounds.count
+
+
+def _read_files(folder: Path, bounds: CommandFiles) -> list[dict[str, Any]] | None:
+    """Read the regular files that a program left, None if they are more than may be; links lead nowhere here."""
+    if _exceeds(folder, bounds):
+        return None
     files = []
     for path, facts in sorted(_walk(folder)):
         if stat.S_ISREG(facts.st_mode):
