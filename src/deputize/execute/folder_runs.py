@@ -5,13 +5,10 @@ tools that come with the gateway get `FolderRuns.run` from the command line's `b
 """
 
 import asyncio
-import contextlib
 import os
-import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +16,7 @@ from deputize.core.contract.tools import FolderRun, OpenFolder
 from deputize.core.errors import SandboxFailed, ToolPrecondition, ToolRequiresSetup
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
 from deputize.sandboxes.port import SandboxFolder, SandboxLimits, SandboxSpec
+from deputize.sandboxes.scratch import open_scratch
 
 # Python walks over folders and removes them by calling itself.
 MAX_DEPTH: Final = 100
@@ -73,7 +71,7 @@ class FolderRuns:
         try:
             # Whose the copy must be is known then.
             await self._sandboxes.connect()
-            with _open_scratch(self._sandboxes.uid) as scratch:
+            async with open_scratch(self._sandboxes.uid) as scratch:
                 await _copy_off_loop(open_folder, scratch, self._sandboxes.uid, end)
                 spec = SandboxSpec(
                     command=("/usr/bin/sh", "-c", _BEGIN, "sh", *command),
@@ -97,20 +95,6 @@ class FolderRuns:
             stdout=result.stdout.decode(errors="replace"),
             stderr=result.stderr.decode(errors="replace"),
         )
-
-
-@contextlib.contextmanager
-def _open_scratch(uid: int | None) -> Iterator[Path]:
-    """Make a folder that only sandboxes can read, and remove it."""
-    outer = tempfile.mkdtemp(prefix="deputize-build-")
-    try:
-        if uid is not None:
-            os.chmod(outer, 0o711)
-        scratch = Path(outer, "files")
-        _make_folder(scratch, uid)
-        yield scratch
-    finally:
-        shutil.rmtree(outer, ignore_errors=True)
 
 
 async def _copy_off_loop(open_folder: OpenFolder, target: Path, uid: int | None, end: Deadline) -> None:

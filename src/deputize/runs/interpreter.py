@@ -9,12 +9,10 @@ import atexit
 import contextlib
 import functools
 import importlib.util
-import os
 import shutil
 import stat
 import struct
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ import structlog
 
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
 from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxFolder, SandboxLimits, SandboxSpec
+from deputize.sandboxes.scratch import make_scratch, remove_folder
 from deputize.sandboxes.stand_in import StandIn
 from deputize.sandboxes.supervisor import SOCKET_NAME
 
@@ -135,10 +134,11 @@ def copy_hidden_interpreter() -> str | None:
     binary = Path(find_interpreter()).resolve()
     if all(each.stat().st_mode & stat.S_IXOTH for each in (binary, *binary.parents)):
         return None
-    folder = tempfile.mkdtemp(prefix="deputize-interpreter-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.chmod(folder, 0o711)
-    copy = shutil.copyfile(binary, Path(folder, binary.name))
+    # It stays locked until this process ends.
+    folder, _ = make_scratch()
+    atexit.register(remove_folder, folder)
+    folder.chmod(0o711)
+    copy = shutil.copyfile(binary, folder / binary.name)
     copy.chmod(0o555)
     return str(copy)
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -251,7 +252,11 @@ class SandboxClient:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "deputize.sandboxes.supervisor", str(self.folder), "--detach",
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            env={"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "PATH": os.defpath},
+            env={
+                "PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "PATH": os.defpath,
+                # It removes what gateways that were killed left there.
+                "TMPDIR": tempfile.gettempdir(),
+            },
             start_new_session=True,
         )  # fmt: skip
         await process.wait()

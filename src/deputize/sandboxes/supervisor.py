@@ -43,6 +43,7 @@ from deputize.sandboxes.port import (
     SandboxLimits,
     SandboxSpec,
 )
+from deputize.sandboxes.scratch import sweep_scratch
 from deputize.sandboxes.seccomp import UnknownMachine, assemble_filter
 
 SOCKET_NAME: Final = "supervisor.sock"
@@ -125,11 +126,12 @@ class Supervisor:
             self._groups.remove()
 
     async def _sweep(self) -> None:
-        """End the sandboxes of a supervisor that was killed."""
+        """End the sandboxes of a supervisor that was killed, and remove what gateways left that were."""
         for pid in list_marked_processes(self._mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         gvisor.sweep(self._bundles)
+        sweep_scratch()
         if isinstance(self._groups, ControlGroups):
             for group in self._groups.iterate_left():
                 await _empty_group(group)

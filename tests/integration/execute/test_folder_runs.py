@@ -86,7 +86,7 @@ async def test_a_program_changes_its_copy_and_nothing_else(lab: Lab, tmp_path: P
     assert (ended.ended_by, ended.exit_code) == ("exit", 0)
     assert (lab.folder / "a.py").read_text() == "as it was"
     assert not (lab.folder / "made").exists()
-    assert not [each for each in set(os.listdir("/tmp")) - left if each.startswith("deputize-build-")]
+    assert not [each for each in set(os.listdir("/tmp")) - left if each.startswith("deputize-scratch-")]
 
 
 async def test_every_end_is_an_answer(lab: Lab) -> None:

@@ -74,7 +74,7 @@ def test_what_is_left_misses_its_bar(churn: Churn, missed: set[str]) -> None:
 async def test_the_host_sees_what_is_left(tmp_path: Path) -> None:
     host = Host(folder=tmp_path / "sandboxes", mark=tmp_path.name, temporary=tmp_path)
     assert await host.count_left() == NOTHING
-    (tmp_path / "deputize-command-1").mkdir()
+    (tmp_path / "deputize-scratch-1").mkdir()
     (tmp_path / "sandboxes").mkdir()
     (tmp_path / "sandboxes" / "left").touch()
     with subprocess.Popen(["/bin/sleep", "60"], env={MARK: host.mark}) as left:

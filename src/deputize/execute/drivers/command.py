@@ -10,8 +10,7 @@ import base64
 import contextlib
 import os
 import stat
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +52,7 @@ from deputize.sandboxes.port import (
     SandboxSpec,
     choose_stronger,
 )
+from deputize.sandboxes.scratch import open_scratch
 
 _MAX_ERROR_LENGTH: Final = 2_000
 _MAX_WORDS_LENGTH: Final = 300
@@ -119,9 +119,11 @@ class CommandDriver:
         try:
             backend = choose_stronger(self._sandboxes.backend, _find_backend(tool.contract))
             await self._sandboxes.connect(backend)
-            # What a program on gVisor holds in memory is seen by nothing else.
-            host_files = tool.command.files if backend is Backend.GVISOR else None
-            async with _open_files_folder(host_files, self._sandboxes.uid) as folder:
+            async with contextlib.AsyncExitStack() as stack:
+                folder = None
+                if tool.command.files is not None and backend is Backend.GVISOR:
+                    # What a program on gVisor holds in memory is seen by nothing else.
+                    folder = await stack.enter_async_context(open_scratch(self._sandboxes.uid))
                 spec = _build_spec(tool, words, folder, seconds)
                 if len(spec.to_json()) >= MAX_REQUEST_BYTES:
                     raise SemanticViolation("the arguments make a command that is too long: shorten them")
@@ -405,43 +407,6 @@ def _list_targets(contract: Contract) -> list[str]:
     if policy.deny_all_egress:
         return []
     return [f"{host}:{port}" for host in policy.allowed_domains for port in policy.allowed_ports]
-
-
-@contextlib.asynccontextmanager
-async def _open_files_folder(files: CommandFiles | None, uid: int | None) -> AsyncIterator[Path | None]:
-    """Make the folder that the program leaves files in, and remove it."""
-    if files is None:
-        yield None
-        return
-    outer = await asyncio.to_thread(tempfile.mkdtemp, prefix="deputize-command-")
-    try:
-        folder = f"{outer}/files"
-        os.mkdir(folder, mode=0o700)
-        if uid is not None:
-            os.chmod(outer, 0o711)
-            os.chown(folder, uid, uid)
-        yield Path(folder)
-    finally:
-        await asyncio.to_thread(_remove_folder, outer)
-
-
-def _remove_folder(outer: str) -> None:
-    """Remove a folder with all that a program left in it. However deep that is, its folders are moved up first."""
-    pending, count = [outer], 0
-    with contextlib.suppress(OSError):
-        while pending:
-            folder = pending.pop()
-            for entry in list(os.scandir(folder)):
-                if entry.is_dir(follow_symlinks=False):
-                    count += 1
-                    os.chmod(entry.path, 0o700)
-                    os.rename(entry.path, f"{outer}/{count}")
-                    pending.append(f"{outer}/{count}")
-                else:
-                    os.unlink(entry.path)
-            if folder != outer:
-                os.rmdir(folder)
-        os.rmdir(outer)
 
 
 async def _watch_files(sandbox: RunningSandbox, folder: Path, bounds: CommandFiles) -> None:
