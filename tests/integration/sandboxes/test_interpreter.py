@@ -52,9 +52,9 @@ def list_sandboxed(client: SandboxClient) -> list[int]:
     """List the interpreters of a supervisor: what the first processes of its namespaces have started."""
     mark, pids = mark_processes(client.folder), []
     for bubblewrap in list_marked_processes(mark):
-        for each in Path(f"/proc/{bubblewrap}/task/{bubblewrap}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                # A child of bubblewrap that has ended already has none.
+        # One that ends meanwhile has no children, and a child that has ended no words.
+        with contextlib.suppress(OSError):
+            for each in Path(f"/proc/{bubblewrap}/task/{bubblewrap}/children").read_text().split():
                 words = Path("/proc", each, "cmdline").read_bytes()
                 if words and not words.startswith(mark.encode()):
                     pids.append(int(each))

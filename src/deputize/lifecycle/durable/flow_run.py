@@ -150,18 +150,19 @@ def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState, refusal: 
     # Recording its result may be what kills workers.
     if state.has_succeeded and not isinstance(refusal, TooManyTakeovers):
         return None
-    failure = state.failure
+    failure, end = state.failure, steps.program["end"]
     completed_count = sum(each.record.state is State.SUCCEEDED for each in steps.calls.values())
-    if run.cancel_requested:
-        problem: Problem = Canceled(f"the flow was canceled after {completed_count} of its calls")
+    if end is not None and "failure" in end and not isinstance(refusal, TooManyTakeovers):
+        # Whatever came after that did not end it.
+        problem = build_program_problem(end)
+    elif run.cancel_requested:
+        problem = Canceled(f"the flow was canceled after {completed_count} of its calls")
     elif _is_over(run):
         problem = ToolTimeout(f"the flow did not end within {_get_timeout(run.validated):g} s")
     elif refusal is not None:
         problem = refusal.replace(
             message=f"the flow was stopped after {completed_count} of its calls: {refusal.message}"
         )
-    elif steps.program["end"] is not None:
-        problem = build_program_problem(steps.program["end"])
     else:
         assert failure is not None
         reason = failure.reason or _explain_end(steps.calls.get(failure.path))

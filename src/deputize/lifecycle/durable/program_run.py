@@ -11,6 +11,7 @@ something ends the program.
 
 import asyncio
 import base64
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -37,18 +38,24 @@ from deputize.core.errors import (
     ToolRequiresSetup,
     ToolTimeout,
 )
+from deputize.core.event_loop.task_cancellation import cancel_until_done
 from deputize.core.json_pointer import MISSING, find_value, parse_pointer
 from deputize.core.settings import CodeSettings
 from deputize.core.states import State
 from deputize.execute.job_processes import JobRefused
+from deputize.lifecycle.durable.active_runs import POLL_SECONDS
 from deputize.lifecycle.durable.code_sessions import CodeSession, SessionRefused, begin_cell, drop_session, keep_cell
 from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, edit_document
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
+from deputize.lifecycle.phases import CallContext
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import WITHHELD, FlowFailure, FlowState, ReadyCall
 from deputize.runs.program_job import replay_job
 from deputize.sandboxes.client import SandboxUnavailable
+from deputize.store.pool import CONNECTION_ERRORS
+from deputize.store.queries import load_statements
 
+_SQL: Final = load_statements("flows")
 _WORDS: Final = re.compile(r"\w+")
 _RETRY_SECONDS: Final = 2.0
 # A supervisor that was killed is started again, and the program computes the same again.
@@ -222,7 +229,7 @@ async def _replay(
             return {"end": _build_end("setup", f"programs need a sandbox, and this host has none: {error}", 0)}
         # Results may be large.
         payload = await asyncio.to_thread(orjson.dumps, request)
-        fields = await _run_job(runtime, call.tenant, payload, seconds, made_calls)
+        fields = await _run_job(runtime, call, payload, seconds, made_calls)
         if fields.get("end", {}).get("failure", {}).get("kind") != "sandbox":
             break
     planned = fields.get("call")
@@ -235,16 +242,41 @@ async def _replay(
     return fields
 
 
-async def _run_job(runtime: Runtime, tenant: str, payload: bytes, seconds: float, made_calls: int) -> dict[str, Any]:
+async def _run_job(
+    runtime: Runtime, call: CallContext, payload: bytes, seconds: float, made_calls: int
+) -> dict[str, Any]:
+    """Run the program until it calls a tool or ends; it is ended at once if its call is canceled."""
+    job = asyncio.create_task(
+        runtime.program_jobs.begin_job(call.tenant, replay_job, payload, seconds=math.ceil(seconds) + 1)
+    )
+    stop = asyncio.create_task(_wait_for_stop(runtime, call))
     try:
-        reply = await runtime.program_jobs.begin_job(tenant, replay_job, payload, seconds=math.ceil(seconds) + 1)
+        await asyncio.wait({job, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not job.done():
+            stop.result()
+            raise RunNotReady("its call was canceled, or has ended", seconds=0.0)
+        reply = await job
     except JobRefused as refused:
         raise RunNotReady("too many programs run", seconds=_RETRY_SECONDS) from refused
+    finally:
+        await cancel_until_done(stop)
+        # Its process is killed with it, and so is its sandbox.
+        await cancel_until_done(job)
     if reply is None:
         message = "the program, or a value that it returned or passed on, took too much time or memory"
         return {"end": _build_end("memory", message, made_calls)}
     fields: dict[str, Any] = orjson.loads(reply)
     return fields
+
+
+async def _wait_for_stop(runtime: Runtime, call: CallContext) -> None:
+    """Wait until the call is canceled, or has ended: another worker may conclude it meanwhile."""
+    must_stop: bool | None = False
+    while must_stop is False:
+        await asyncio.sleep(POLL_SECONDS)
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            async with runtime.store.write_transaction() as connection:
+                must_stop = await connection.fetchval(_SQL["must_flow_stop"], call.tenant, call.call_id)
 
 
 def _build_record(planned: Mapping[str, Any], call: StepCall | None) -> dict[str, Any]:

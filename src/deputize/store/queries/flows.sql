@@ -63,3 +63,7 @@ order by j.ordinal desc;
 
 -- name: load_compensation
 select state, error from deputize.calls where tenant = $1 and id = $2;
+
+-- name: must_flow_stop
+-- From the primary. Null if the call is gone.
+select cancel_requested_at is not null or ended_at is not null from deputize.calls where tenant = $1 and id = $2;

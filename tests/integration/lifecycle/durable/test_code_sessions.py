@@ -1,6 +1,7 @@
 """Variables of a session stay between calls of one caller, and only a cell that succeeded changes them."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from deputize.core.call import CallRequest
 from deputize.core.caller import Caller
 from deputize.core.errors import ToolPrecondition
-from deputize.core.settings import CodeSettings
+from deputize.core.settings import CodeSettings, SandboxSettings
 from deputize.govern.identity.dev_issuer import mint_dev_token
 from deputize.lifecycle.durable import code_sessions, program_run
 from deputize.runs import program_job
+from deputize.sandboxes.client import SandboxClient
 from deputize.tools.code import declare_tool
 from tests.integration.lifecycle.durable.test_flow_compensation import Killed, drive
 from tests.integration.lifecycle.durable.test_programs import (
@@ -24,6 +26,8 @@ from tests.integration.lifecycle.durable.test_programs import (
     open_code_lab,
     plant_deaths,
 )
+from tests.integration.operations.background.test_worker import open_worker_lab
+from tests.integration.sandboxes.test_interpreter import list_sandboxed
 from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
 from tests.support.scripted_tools import TOOLS, list_effects, raise_error, set_behaviour
 
@@ -88,6 +92,41 @@ async def _run_plain(lab: GatewayLab, code: str) -> str:
         caller, CallRequest(tool="code.run", arguments={"code": code}, idempotency_key=f"plain {code}")
     )
     return outcome.call_id
+
+
+def has_computed(pid: int) -> bool:
+    """Tell whether a process has had some processor time, which one that waits has not."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) > 0.3 * os.sysconf("SC_CLK_TCK")
+
+
+async def test_a_canceled_cell_is_ended_at_once_and_leaves_the_session_as_it_was(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    client, settings = SandboxClient(tmp_path / "sandboxes"), CodeSettings(tools=("lab.*",), seconds=60)
+
+    async def is_computing() -> bool:
+        return any(map(has_computed, list_sandboxed(client)))
+
+    async def has_ended() -> bool:
+        return not list_sandboxed(client)
+
+    async with open_worker_lab(
+        fresh_database,
+        tmp_path,
+        tools=(*TOOLS, declare_tool()),
+        code=settings,
+        sandboxes=SandboxSettings(folder=client.folder),
+    ) as (lab, _):
+        session = (await run_cell(lab, "x = [1]"))["session"]["id"]
+        call_id = await start_cell(lab, "x.append(2)\nwhile True:\n    pass", session)
+        await wait_until(is_computing)
+        await lab.gateway.cancellations.cancel_call(await lab.make_caller(scopes=SCOPES), call_id)
+        envelope = await load_envelope(lab, call_id)
+        assert (envelope["state"], envelope["error"]["number"]) == ("canceled", "E3703"), envelope
+        # Long before its time is over.
+        await wait_until(has_ended, seconds=20)
+        assert (await run_cell(lab, "x", session))["result"] == [1]
 
 
 async def test_a_cell_that_does_not_succeed_leaves_the_session_as_it_was(fresh_database: str, tmp_path: Path) -> None:
