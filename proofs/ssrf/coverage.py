@@ -22,12 +22,15 @@ _SERVES = "serves calls, and opens no channel"
 _OUTBOUND_CLIENT = "is the outbound client, which the places use"
 _SUPERVISOR = "connects to a Unix socket in the folder of this host's supervisor, and to no address of a network"
 _PROXY = "is the proxy of sandboxes, which the proof sandbox_egress tries"
+_BROWSER = "is the proxy of browsers, which tests/integration/execute/test_page_proxy.py and test_browser.py try"
 _COMPILED = "uses validators that catalog/schemas.py has compiled"
 LEFT_OUT_CODE = {
     "catalog/exchange/agent_tool/object_kinds.py jsonschema_rs": "compiles schemas that are part of the product",
     "catalog/schema_errors.py jsonschema_rs": _COMPILED,
     "client/__init__.py httpx2": _OWN_MACHINE,
     "evidence/tracing.py opentelemetry": "makes spans; evidence/span_export.py sends them",
+    "execute/browser/page_proxy.py Egress": _BROWSER,
+    "execute/browser/page_proxy.py egress.exchange": _BROWSER,
     "execute/egress.py create_connection": _OUTBOUND_CLIENT,
     "execute/egress.py getaddrinfo": _OUTBOUND_CLIENT,
     "execute/egress.py httpcore2": _OUTBOUND_CLIENT,

@@ -160,11 +160,12 @@ def _load_trusted_certificates() -> ssl.SSLContext:
 
 @frozen
 class HttpAnswer:
-    """The answer to a request. The names of headers are in lower case."""
+    """The answer to a request. The names of headers are in lower case; `cookies` cannot be joined as others are."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    cookies: Sequence[str] = ()
 
 
 class Egress:
@@ -287,7 +288,13 @@ class Egress:
                 finally:
                     await response.aclose()
         # Not `dict(headers)`, which searches the whole list for each name: a service could send thousands.
-        return HttpAnswer(status=response.status_code, headers=dict(response.headers.items()), body=content)
+        received = response.headers
+        return HttpAnswer(
+            status=response.status_code,
+            headers=dict(received.items()),
+            body=content,
+            cookies=received.get_list("set-cookie"),
+        )
 
     async def _connect_and_send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the head of the answer."""

@@ -7,7 +7,7 @@ what a running tool can use.
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, Self
@@ -208,6 +208,22 @@ RunInFolder = Callable[[Sequence[str], OpenFolder, float], Awaitable[FolderRun]]
 SaveCheckpoint = Callable[[Any, str | None, bool], Awaitable[None]]
 
 
+@frozen
+class BrowserPage:
+    """The page of a browser session, while a call uses it.
+
+    `send` gives the browser a command of its debugging protocol, and returns the answer. `settle` waits until the page
+    has come to rest, or for as long as is sensible. `read_id` is the id of the document that is shown now, `attempts`
+    what it connected to as `host:port`, with the reason if that was refused.
+    """
+
+    session: str
+    send: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    settle: Callable[[], Awaitable[None]]
+    read_id: Callable[[], str]
+    attempts: Mapping[tuple[str, str | None], None]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a running tool knows about its call. `key` is the idempotency key for an upstream that deduplicates.
@@ -278,3 +294,9 @@ class ToolContext:
         """
         if self.save_checkpoint is not None:
             await self.save_checkpoint(state, name, macro)
+
+
+# Opens a session of the caller, or a new one, for one call. Nothing that the page does leaves it but GET and HEAD,
+# unless the first URL is given: then the page may also write to its origin, while the call lasts. The second is what
+# will be shown, which must be at a listed host.
+UseBrowser = Callable[[ToolContext, str, str | None, str | None], AbstractAsyncContextManager[BrowserPage]]
