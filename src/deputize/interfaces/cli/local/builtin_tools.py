@@ -23,7 +23,7 @@ from deputize.core.settings import (
 )
 from deputize.execute.folder_runs import FolderRuns
 from deputize.execute.page_client import PageClient
-from deputize.interfaces.cli.local.project_exposure import find_exposure
+from deputize.execute.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.sandboxes.client import SandboxClient
 from deputize.sandboxes.port import SandboxLimits

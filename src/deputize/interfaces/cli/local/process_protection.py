@@ -12,8 +12,8 @@ from pydantic import BaseModel, SecretStr
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import SETTINGS_FILE, McpServerSettings, Settings
+from deputize.execute.project_exposure import find_exposure
 from deputize.execute.upstreams.program_files import resolve_path
-from deputize.interfaces.cli.local.project_exposure import find_exposure
 
 _PR_GET_DUMPABLE: Final = 3
 _PR_SET_DUMPABLE: Final = 4
