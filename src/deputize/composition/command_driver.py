@@ -2,14 +2,13 @@
 
 import contextlib
 import hashlib
-from pathlib import Path
 
 from deputize.catalog.importers.openapi.document import InvalidDocument
 from deputize.catalog.importers.openapi.service_job import build_contracts
 from deputize.core.contract.contract import Contract
 from deputize.core.settings import ServiceSettings, Settings
 from deputize.execute.drivers.command import CommandDriver
-from deputize.execute.upstreams.program_files import resolve_path
+from deputize.execute.shared_folders import SharedFolders
 from deputize.sandboxes.client import SandboxClient
 
 
@@ -19,22 +18,11 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
         for each in settings.services
         if each.kind == "commands"
     }
-    own_paths = (
-        settings.folder, settings.database.lineage_folder, settings.keys.master_file,
-        *settings.keys.accepted_master_files, settings.vault.token_file, settings.console.client_secret_file,
-    )  # fmt: skip
+    commands = [each.handler.command for contracts in declared.values() for each in contracts.values()]
     written_paths = [
-        Path(resolve_path(each, str(folder.path.expanduser())))
-        for each in settings.servers
-        for folder in each.folders
-        if folder.write
+        folder.path for each in commands if each is not None for folder in each.folders or () if folder.write
     ]
-    driver = CommandDriver(
-        declared,
-        SandboxClient.from_settings(settings),
-        [each for each in own_paths if each is not None],
-        written_paths,
-    )
+    driver = CommandDriver(declared, SandboxClient.from_settings(settings), SharedFolders(settings, written_paths))
     stack.push_async_callback(driver.aclose)
     return driver
 

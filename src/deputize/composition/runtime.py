@@ -121,7 +121,8 @@ async def open_runtime(
     )
     for processes in (jobs, admin_jobs, definition_jobs, program_jobs):
         stack.push_async_callback(processes.aclose)
-    upstreams = UpstreamPool(settings, clock)
+    commands = build_command_driver(settings, stack)
+    upstreams = UpstreamPool(settings, clock, commands.folders)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(
         store,
@@ -177,7 +178,7 @@ async def open_runtime(
             functions,
             McpDriver(upstreams),
             build_http_driver(settings, clock, stack),
-            build_command_driver(settings, stack),
+            commands,
             build_grpc_driver(settings, stack),
             runs_programs=settings.builtin.code is not None,
         ),

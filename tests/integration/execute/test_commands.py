@@ -214,7 +214,18 @@ async def test_the_keys_of_the_gateway_are_never_shown(lab: Lab, place: str) -> 
     (lab.folder / "keys" / "master").write_text("key")
     tool = python("pass", folders=[{"path": str((lab.folder / place).resolve())}])
     async with lab.open(tool, vault=VaultSettings(token_file=lab.folder / "vault" / "token")) as commands:
-        with pytest.raises(ToolRequiresSetup, match="keys of the gateway") as raised:
+        with pytest.raises(ToolRequiresSetup, match="which belongs to the gateway") as raised:
+            await commands.run()
+        assert raised.value.nothing_happened
+
+
+async def test_a_command_changes_nothing_that_the_gateway_runs_on(lab: Lab) -> None:
+    manifests = lab.folder / "manifests"
+    manifests.mkdir(mode=0o755)
+    tool = python("pass", folders=[{"path": str(manifests), "write": True}], effects="write")
+    keys = KeySettings(master_file=lab.folder / "keys" / "master")
+    async with Lab(manifests, lab.supervisor).open(tool, keys=keys) as commands:
+        with pytest.raises(ToolRequiresSetup, match=r"must not be changed by a program: lab\.json") as raised:
             await commands.run()
         assert raised.value.nothing_happened
 

@@ -10,7 +10,7 @@ import base64
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ from deputize.core.errors import (
 )
 from deputize.core.sensitive.text import redact_error_text
 from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy
+from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxResult, SandboxUnavailable
 from deputize.sandboxes.port import (
     MAX_REQUEST_BYTES,
@@ -58,8 +59,6 @@ _MAX_ERROR_LENGTH: Final = 2_000
 _MAX_WORDS_LENGTH: Final = 300
 _MOST_CONNECTIONS: Final = 50
 _MOST_COMPARISONS: Final = 1_000
-# Of links that lead to each other, too.
-_MOST_PATH_PARTS: Final = 1_000
 # What a contract must have as the settings do.
 _ISOLATION_FIELDS: Final = ("handler", "network", "limits", "sandbox")
 # How often the folder of files is measured while the program runs.
@@ -72,26 +71,16 @@ _ADVICE_SANDBOX: Final = (
 
 
 class CommandDriver:
-    """The driver for commands. `declared` are the contracts of pinned manifests by tenant and service, and by target.
-
-    `own_paths` are the gateway's own: no program is shown a folder that they are in. `written_paths` are folders that
-    programs of servers change: what they put there leads no command to another folder.
-    """
+    """The driver for commands. `declared` are the contracts of pinned manifests by tenant and service and by target."""
 
     def __init__(
-        self,
-        declared: Mapping[tuple[str, str], Mapping[str, Contract]],
-        sandboxes: SandboxClient,
-        own_paths: Sequence[Path] = (),
-        written_paths: Sequence[Path] = (),
-    ) -> None:
+        self, declared: Mapping[tuple[str, str], Mapping[str, Contract]], sandboxes: SandboxClient,
+        folders: SharedFolders,
+    ) -> None:  # fmt: skip
         self._declared = declared
         self._sandboxes = sandboxes
         self._comparisons: BoundedDict[tuple[str, str], bool] = BoundedDict(_MOST_COMPARISONS)
-        self._own_paths = [os.path.realpath(each) for each in own_paths]
-        commands = [each.handler.command for contracts in declared.values() for each in contracts.values()]
-        folders = [folder for each in commands if each is not None for folder in each.folders or ()]
-        self._written_paths = [*map(str, written_paths), *(each.path for each in folders if each.write)]
+        self.folders = folders
 
     async def aclose(self) -> None:
         """Let the supervisor of sandboxes end, if no other gateway uses it."""
@@ -112,7 +101,7 @@ class CommandDriver:
         """Run the command to its end and return what it wrote, or raise the Problem that it ended in."""
         assert context is not None, "a call of a command always has a context"
         self._require_declared(tool, context.tenant)
-        self._require_folders(tool)
+        await asyncio.to_thread(self._require_folders, tool)
         words = build_arguments(tool.command, arguments)
         stdin = _encode_input(tool.command, arguments)
         call = _Call(tool=tool)
@@ -182,24 +171,16 @@ class CommandDriver:
         return result
 
     def _require_folders(self, tool: CommandTool) -> None:
-        """Refuse folders with the gateway's own files, which has its keys there, and those to which a program leads."""
-        written_paths = [os.path.realpath(each) for each in self._written_paths]
         for each in tool.command.folders or ():
-            if (link := _find_link(each.path, written_paths)) is not None:
+            try:
+                self.folders.require_shareable(each.path, is_written=bool(each.write))
+            except FolderRefusal as refusal:
                 raise ToolRequiresSetup(
-                    f"{tool.contract.full_name} was not run: {link} leads to another folder, and a program may have "
-                    "put it there",
-                    advice=f"The operator must look at {link}, and name folders in the manifest of {tool.service} that "
-                    "are in none that programs change.",
+                    f"{tool.contract.full_name} was not run: its folder {each.path} is not shown to it, because "
+                    f"{refusal.reason}",
+                    advice=f"In the manifest of {tool.service}, the operator must {refusal.todo}, and import it again.",
                     nothing_happened=True,
-                )
-            real = os.path.realpath(each.path)
-            if any(os.path.commonpath((real, own)) in (real, own) for own in self._own_paths):
-                raise ToolRequiresSetup(
-                    f"{tool.contract.full_name} was not run: the keys of the gateway are in a folder that it names",
-                    advice=f"The operator must list narrower folders in the manifest of {tool.service}, and import it.",
-                    nothing_happened=True,
-                )
+                ) from refusal
 
 
 @dataclass(kw_only=True, slots=True)
@@ -296,25 +277,6 @@ class _Call:
             return {}
         rows = [{"target": target, **({"refused": reason} if reason else {})} for target, reason in self.connections]
         return {"connections": rows}
-
-
-def _find_link(path: str, folders: Sequence[str]) -> str | None:
-    """Find a link on the way to a path that is in one of these folders."""
-    names, real = path.split("/")[::-1], ""
-    for _ in range(_MOST_PATH_PARTS):
-        if not names:
-            return None
-        name = names.pop()
-        place = os.path.dirname(real) if name == ".." else f"{real}/{name}" if name not in ("", ".") else real
-        if not os.path.islink(place):
-            real = place
-            continue
-        if any(real == each or real.startswith(f"{each}/") for each in folders):
-            return place
-        target = os.readlink(place)
-        names += target.split("/")[::-1]
-        real = "" if target.startswith("/") else real
-    return path
 
 
 def build_arguments(command: Command, arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,11 +30,13 @@ from deputize.core.settings import McpServerSettings, Settings
 from deputize.core.value_types import frozen
 from deputize.execute.deadlines import Deadlines
 from deputize.execute.egress import Egress
+from deputize.execute.shared_folders import SharedFolders
 from deputize.execute.upstreams.discovery import list_definitions
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.http_transport import HttpTransport
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
 from deputize.execute.upstreams.stdio_transport import StdioTransport
+from deputize.execute.upstreams.subprocess_server import ServerSandboxes
 from deputize.sandboxes.client import SandboxClient
 
 # How long connecting to a host may take.
@@ -85,14 +87,16 @@ class _DiscoveryRecord:
 class UpstreamPool:
     """The transports, discoveries and pins of all MCP servers in the settings."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None, folders: SharedFolders | None = None) -> None:
         self.clock = clock or Clock()
         self._servers = {(each.tenant or settings.tools.tenant, each.name): each for each in settings.servers}
         # Credentials are identified by an HMAC with this key, which never leaves this process.
         self._key = self.clock.random_bytes(32)
         self._egress: Egress | None = None
         # Its supervisor is started with the first program that needs one.
-        self._sandboxes = SandboxClient.from_settings(settings)
+        self._sandboxes = ServerSandboxes(
+            client=SandboxClient.from_settings(settings), folders=folders or SharedFolders(settings)
+        )
         self._transports: dict[_ServerKey, UpstreamTransport] = {}
         # By tenant, server and viewer: a user, or "" for the gateway itself.
         self._discoveries: OrderedDict[_ViewerKey, _DiscoveryRecord] = OrderedDict()
@@ -277,7 +281,7 @@ class UpstreamPool:
         transports = list(self._transports.values())
         self._transports.clear()
         await asyncio.gather(*(transport.aclose() for transport in transports), return_exceptions=True)
-        await self._sandboxes.aclose()
+        await self._sandboxes.client.aclose()
         if self._egress is not None:
             await self._egress.aclose()
 

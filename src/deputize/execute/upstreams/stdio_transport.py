@@ -19,8 +19,7 @@ from deputize.core.settings import McpServerSettings
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
 from deputize.execute.upstreams.stdio_session import StdioSession
-from deputize.execute.upstreams.subprocess_server import ServerProcess, start_process
-from deputize.sandboxes.client import SandboxClient
+from deputize.execute.upstreams.subprocess_server import ServerProcess, ServerSandboxes, start_process
 
 # The number of concurrent processes of one server, one per credential.
 MOST_PROGRAMS: Final = 32
@@ -60,7 +59,7 @@ class StdioTransport:
         *,
         key: bytes,
         on_change: Callable[[], None],
-        sandboxes: SandboxClient | None = None,
+        sandboxes: ServerSandboxes | None = None,
     ) -> None:
         self._server = server
         self._sandboxes = sandboxes

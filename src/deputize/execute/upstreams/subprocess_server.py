@@ -23,11 +23,15 @@ from deputize.core.errors import (
     ProgramCrashed,
     ResourceLimitExceeded,
     SandboxFailed,
+    ToolRequiresSetup,
     UpstreamUnavailable,
 )
 from deputize.core.settings import McpServerSettings
+from deputize.core.value_types import frozen
 from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy, NoteAttempt
+from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
+from deputize.execute.upstreams.program_files import resolve_path
 from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program, prepare_sandboxed_program
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxUnavailable
 from deputize.sandboxes.port import Ending, SandboxEnd, SandboxLimits, SandboxSpec
@@ -193,10 +197,18 @@ class ServerProcess:
                 self._last_lines += [line[:_MAX_LINE_LENGTH] for line in lines if line.strip()]
 
 
+@frozen
+class ServerSandboxes:
+    """What starts the sandboxes of servers, and which folders they may show."""
+
+    client: SandboxClient
+    folders: SharedFolders
+
+
 async def start_process(
     server: McpServerSettings,
     secret: str | None,
-    sandboxes: SandboxClient | None = None,
+    sandboxes: ServerSandboxes | None = None,
     note_attempt: NoteAttempt = lambda target, reason: None,
 ) -> ServerProcess:
     """Start the server's process; errors here mean that no call was sent.
@@ -207,7 +219,9 @@ async def start_process(
         sandboxes = None
     elif sandboxes is None:
         raise UpstreamUnavailable(f"the server {server.name} needs a sandbox, and this process starts none")
-    uid = server.uid if sandboxes is None else await _find_sandbox_user(server, sandboxes)
+    if sandboxes is not None:
+        await asyncio.to_thread(_require_folders, server, sandboxes.folders)
+    uid = server.uid if sandboxes is None else await _find_sandbox_user(server, sandboxes.client)
     try:
         folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), uid)
     except OSError as error:
@@ -228,7 +242,7 @@ async def start_process(
         if sandboxes is not None:
             proxy = EgressProxy(frozenset(server.hosts), note_attempt) if server.hosts else None
             # From here on nothing fails: nobody else would end it.
-            sandbox = await _start_sandbox(server, sandboxes, folder, environment)
+            sandbox = await _start_sandbox(server, sandboxes.client, folder, environment)
             if proxy is not None and sandbox.listener is not None:
                 proxy.start(sandbox.listener)
             return ServerProcess(server, sandbox, folder, has_credential=secret is not None, proxy=proxy)
@@ -246,6 +260,20 @@ async def start_process(
         folder.remove()
         raise
     return ServerProcess(server, process, folder, has_credential=secret is not None)
+
+
+def _require_folders(server: McpServerSettings, folders: SharedFolders) -> None:
+    for each in server.folders:
+        try:
+            path = resolve_path(server, str(each.path.expanduser()))
+            folders.require_shareable(path, is_written=each.write)
+        except FolderRefusal as refusal:
+            raise ToolRequiresSetup(
+                f"the server {server.name} was not started: its folder {each.path} is not shown to it, because "
+                f"{refusal.reason}",
+                advice=f"For this server under [[servers]], the operator must {refusal.todo}.",
+                nothing_happened=True,
+            ) from refusal
 
 
 async def _find_sandbox_user(server: McpServerSettings, sandboxes: SandboxClient) -> int | None:

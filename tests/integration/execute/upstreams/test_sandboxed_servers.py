@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from deputize.core.contract.tools import Secret
-from deputize.core.errors import OutOfMemory, ProgramCrashed, SandboxFailed, UpstreamUnavailable
+from deputize.core.errors import OutOfMemory, ProgramCrashed, SandboxFailed, ToolRequiresSetup, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings, SandboxSettings, Settings
 from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.sandboxes.supervisor import SOCKET_NAME, list_marked_processes, mark_processes
@@ -291,8 +291,9 @@ async def test_without_sandboxes_the_server_is_not_started(host: Host) -> None:
 
 
 async def test_a_folder_that_is_missing_or_never_shared_is_named(host: Host) -> None:
-    for path, reason in (("/run", "never shown"), ("/nowhere", "nowhere")):
+    for path, reason in (("/run", "never shown"), ("/nowhere", "does not exist"), (".deputize", "belongs to the")):
         async with host.open(host.make_server(folders=({"path": path},))) as shop:
-            with pytest.raises(UpstreamUnavailable, match=reason) as raised:
+            with pytest.raises(ToolRequiresSetup, match=reason) as raised:
                 await run_code(shop, "result = 1")
             assert raised.value.nothing_happened
+            assert "[[servers]]" in raised.value.advice

@@ -3,16 +3,13 @@
 import ctypes
 import os
 import pwd
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, SecretStr
-
 from deputize.core.config_error import ConfigError
-from deputize.core.settings import SETTINGS_FILE, McpServerSettings, Settings
-from deputize.execute.project_exposure import find_exposure
+from deputize.core.settings import McpServerSettings, Settings
+from deputize.execute.shared_folders import FolderRefusal, SharedFolders, list_secret_files
 from deputize.execute.upstreams.program_files import resolve_path
 
 _PR_GET_DUMPABLE: Final = 3
@@ -40,12 +37,13 @@ def protect_process(settings: Settings) -> Settings:
     """
     hide_process()
     used_uids = {each.uid for each in settings.servers}
+    folders = SharedFolders(settings)
     servers = []
     for server in settings.servers:
         if server.command:
             _require_pins(server)
             if server.sandbox:
-                _require_hidden_folders(server, settings)
+                _require_shareable_folders(server, settings, folders)
             else:
                 server = _assign_user(server, used_uids, settings.tools.tenant)
                 used_uids.add(server.uid)
@@ -92,7 +90,7 @@ def _require_pins(server: McpServerSettings) -> None:
 def _require_hidden_files(server: McpServerSettings, settings: Settings) -> None:
     if "same-user" in server.accept_risk:
         return
-    paths = [*_list_secret_files(settings)]
+    paths = [*list_secret_files(settings)]
     number = _try_reading(paths, server.uid)
     if number is None:
         return
@@ -109,24 +107,26 @@ def _require_hidden_files(server: McpServerSettings, settings: Settings) -> None
     )
 
 
-def _require_hidden_folders(server: McpServerSettings, settings: Settings) -> None:
-    """Require that no folder that the sandbox shows has a key or secret in it, whoever may read that file now.
+def _require_shareable_folders(server: McpServerSettings, settings: Settings, folders: SharedFolders) -> None:
+    """Require that the sandbox of a server shows nothing of the gateway, as when its program is started.
 
-    Nor may its program change what the gateway runs on, or where a folder of a sandbox leads.
+    Nor may another program change where a folder of it leads.
     """
-    changeable = [_find_folder(other, each.path) for other in settings.servers for each in other.folders if each.write]
+    changeable = [
+        _find_folder(other, each.path).resolve() for other in settings.servers for each in other.folders if each.write
+    ]
     for each in server.folders:
-        shown = _find_folder(server, each.path)
         what = f"The folder {each.path} of the server {server.name}"
-        for secret in _list_secret_files(settings):
-            if secret.resolve().is_relative_to(shown):
+        shown = _find_folder(server, each.path)
+        try:
+            folders.require_shareable(str(shown), is_written=each.write)
+        except FolderRefusal as refusal:
+            # One that is missing now is looked for again when the program is started.
+            if not refusal.is_missing:
                 raise ConfigError(
-                    f"{what} shows {secret} in its sandbox: list the folders that it needs in place of the one that "
-                    "they are in."
-                )
-        if each.write and (reason := find_exposure(shown, Path().resolve(), settings)) is not None:
-            raise ConfigError(f"{what} must not be changed by a program: {reason}. List a folder of its own.")
-        if any(shown != other and shown.is_relative_to(other) for other in changeable):
+                    f"{what} is not shown in its sandbox: {refusal.reason}. Under [[servers]], {refusal.todo}."
+                ) from refusal
+        if any(shown.resolve() != other and shown.resolve().is_relative_to(other) for other in changeable):
             raise ConfigError(
                 f"{what} is in a folder that a program may change, which could put a link to another one in its place: "
                 "list folders beside each other."
@@ -134,33 +134,7 @@ def _require_hidden_folders(server: McpServerSettings, settings: Settings) -> No
 
 
 def _find_folder(server: McpServerSettings, path: Path) -> Path:
-    return Path(resolve_path(server, str(path.expanduser()))).resolve()
-
-
-def _list_secret_files(settings: Settings) -> Iterator[Path]:
-    """List the files with keys and secrets, those that do not exist included."""
-    yield settings.keys.master_file
-    yield from settings.keys.accepted_master_files
-    if settings.vault.token_file is not None:
-        yield settings.vault.token_file
-    if settings.console.client_secret_file is not None:
-        yield settings.console.client_secret_file
-    if settings.folder.is_dir():
-        yield from sorted(each for each in settings.folder.iterdir() if each.is_file() and each.name[0] != ".")
-    if SETTINGS_FILE.is_file():
-        text = SETTINGS_FILE.read_text(encoding="utf-8")
-        if any(secret in text for secret in _list_secrets(settings)):
-            yield SETTINGS_FILE
-
-
-def _list_secrets(section: BaseModel) -> Iterator[str]:
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, SecretStr):
-                yield each.get_secret_value()
-            elif isinstance(each, BaseModel):
-                yield from _list_secrets(each)
+    return Path(resolve_path(server, str(path.expanduser())))
 
 
 def _try_reading(paths: list[Path], uid: int | None) -> int | None:
