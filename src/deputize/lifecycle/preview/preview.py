@@ -197,6 +197,7 @@ def _build_context(validated: Validated, secret: Secret | None, seconds: float) 
         tenant=call.tenant,
         user=call.caller.user,
         agent=call.caller.agent,
+        agents=call.caller.agents,
         session=call.session,
         key="",
         attempt=1,
