@@ -28,6 +28,7 @@ from deputize.core.settings.approvals import (
 )
 from deputize.core.settings.base import SettingsSection
 from deputize.core.settings.builtin import (
+    BrowserSettings,
     BuildSettings,
     BuiltinSettings,
     CodeSettings,
@@ -57,6 +58,7 @@ from deputize.core.settings.webhooks import WebhookSettings
 __all__ = [
     "SETTINGS_FILE",
     "ApprovalSettings",
+    "BrowserSettings",
     "BuildSettings",
     "BuiltinSettings",
     "CodeSettings",

@@ -183,6 +183,35 @@ class WebSettings(SettingsSection):
         return self
 
 
+class BrowserSettings(SettingsSection):
+    """The tools `browser.*`. They need sandboxes and Chromium. Other hosts are out of the browser's reach."""
+
+    hosts: tuple[Annotated[str, StringConstraints(pattern=_HOST_PATTERN, max_length=259)], ...] = Field(
+        (),
+        max_length=500,
+        description="Hosts that pages may connect to, as `shop.example.com`, `*.example.com` for every host below it, "
+        "or with a port; over https, and only at public addresses. Name those of styles and scripts, too.",
+    )
+    private_hosts: tuple[Annotated[str, StringConstraints(pattern=_NAME_PATTERN, max_length=259)], ...] = Field(
+        (),
+        max_length=100,
+        description="Further hosts, which may be in a private network and without TLS, as `wiki.internal`, or with a "
+        "port.",
+    )
+    seconds: float = Field(45.0, gt=0, le=80, description="How long one call may take, with the start of a browser.")
+    sessions: int = Field(
+        2, ge=1, le=8, description="How many sessions one caller may have at once; a further one ends the oldest."
+    )
+    session_minutes: int = Field(15, ge=1, le=240, description="How long after its begin a session can be used.")
+    memory_mb: int = Field(1_024, ge=512, le=8_192, description="How much memory the browser of a session may use.")
+
+    @model_validator(mode="after")
+    def _require_hosts(self) -> Self:
+        if not self.hosts and not self.private_hosts:
+            raise ValueError('name a host under [builtin.browser]: hosts = ["shop.example.com"]')
+        return self
+
+
 class CodeSettings(SettingsSection):
     """The tool `code.run`. It needs `deputize[code]`."""
 
@@ -217,6 +246,7 @@ class BuiltinSettings(SettingsSection):
     build: BuildSettings | None = Field(None, description="Building and testing what agents wrote.")
     sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL or SQLite database, and changing its rows.")
     web: WebSettings | None = Field(None, description="Reading pages of the web.")
+    browser: BrowserSettings | None = Field(None, description="Reading pages with a browser, and acting on them.")
     code: CodeSettings | None = Field(None, description="Running programs that call tools.")
 
     @property

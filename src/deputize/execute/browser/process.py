@@ -29,7 +29,9 @@ _OPTIONS: Final = (
     "--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--no-zygote",
     "--no-first-run", "--no-default-browser-check", "--hide-scrollbars", "--mute-audio", "--block-new-web-contents",
     "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync",
-    "--disable-quic", "--disable-breakpad", "--disable-features=HttpsUpgrades,DialMediaRouteProvider",
+    "--disable-quic", "--disable-breakpad", "--no-pings", "--disable-domain-reliability",
+    # What it would send or look up by itself.
+    "--disable-features=AutofillServerCommunication,DialMediaRouteProvider,HttpsUpgrades,MediaRouter,OptimizationHints",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp", "--proxy-bypass-list=<-loopback>",
     "--renderer-process-limit=4", "--window-size=1280,900", "--user-data-dir=/tmp/profile",  # its own
 )  # fmt: skip

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -14,19 +14,25 @@ from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
 from deputize.core.settings import (
     SETTINGS_FILE,
+    BrowserSettings,
     BuildSettings,
     FilesSettings,
     GitSettings,
+    SandboxSettings,
     Settings,
     SqlSettings,
     WebSettings,
 )
+from deputize.execute.browser.page_proxy import PageProxy
+from deputize.execute.browser.process import find_chromium
+from deputize.execute.browser.sessions import BrowserSessions
 from deputize.execute.folder_runs import FolderRuns
-from deputize.execute.page_client import PageClient
+from deputize.execute.page_client import ListedHosts, PageClient
 from deputize.execute.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.sandboxes.client import SandboxClient
 from deputize.sandboxes.port import SandboxLimits
+from deputize.tools.browser.declarations import declare_tools as declare_browser_tools
 from deputize.tools.builds.declarations import BeginBranchRun
 from deputize.tools.builds.declarations import declare_tools as declare_build_tools
 from deputize.tools.code import declare_tool as declare_code_tool
@@ -52,6 +58,8 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
         _add_sql(project_tools, settings.builtin.sql, base)
     if settings.builtin.web is not None:
         _add_web(project_tools, settings.builtin.web)
+    if settings.builtin.browser is not None:
+        _add_browser(project_tools, settings.builtin.browser, settings)
     if settings.builtin.code is not None:
         _add_code(project_tools)
 
@@ -154,6 +162,43 @@ def _add_web(project_tools: ProjectTools, web: WebSettings) -> None:
         engine = PageClient((), (urlsplit(web.search_url).netloc,), max_bytes=web.max_bytes)
         function = declare_search(engine.get, web.search_url, web.seconds, web.search_header)
         add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+
+
+def _add_browser(project_tools: ProjectTools, browser: BrowserSettings, settings: Settings) -> None:
+    program, reason = find_chromium(), None
+    if program is None:
+        reason = "Chromium is not installed: run apt install chromium, or what your system has for it"
+    elif settings.sandboxes.backend != "namespaces":
+        reason = 'programs on gVisor reach no hosts: set backend = "namespaces" under [sandboxes], or remove it'
+    if program is None or reason is not None:
+        project_tools.refusals.append(
+            Refusal(what="[builtin.browser]", file=str(SETTINGS_FILE), reasons=(str(reason),))
+        )
+        return
+    accepts_weak_limits = settings.accepts_weakness("weak_limits")
+    sessions, functions = _declare_browser_tools(browser, program, settings.sandboxes, accepts_weak_limits)
+    project_tools.closers.append(sessions.aclose)
+    for function in functions:
+        add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+
+
+@lru_cache(maxsize=16)
+def _declare_browser_tools(
+    browser: BrowserSettings, program: str, sandboxes: SandboxSettings, accepts_weak_limits: bool
+) -> tuple[BrowserSessions, tuple[Callable[..., Any], ...]]:
+    """Declare the tools, once: sessions go on when the files of a project are read again."""
+    listed = ListedHosts("[builtin.browser]", browser.hosts, browser.private_hosts)
+    sessions = BrowserSessions(
+        SandboxClient(sandboxes.folder, accept_weak_limits=accepts_weak_limits, backend=sandboxes.backend),
+        program,
+        listed,
+        partial(PageProxy, listed, seconds=browser.seconds),
+        per_caller=browser.sessions,
+        minutes=browser.session_minutes,
+        memory_bytes=browser.memory_mb * 1_048_576,
+        seconds=browser.seconds,
+    )
+    return sessions, declare_browser_tools(sessions.use)
 
 
 def _add_code(project_tools: ProjectTools) -> None:

@@ -59,21 +59,26 @@ async def open_project_gateway(
     holds_changes: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway with the project's tools; add those that the registry refuses to the refusals."""
-    async with open_gateway(
-        use_lineage_folder(settings),
-        tools=tuple(project_tools.tools),
-        hooks=project_tools.hooks,
-        development=development,
-        worker=worker,
-        applies_files=applies_files,
-        show_code=show_code,
-        instance_lock=instance_lock,
-        show_confirmation=show_confirmation,
-        report_call=report_call,
-        report_tool_error=report_tool_error,
-        replaces_versions=replaces_versions,
-        holds_changes=holds_changes,
-    ) as gateway:
+    async with (
+        contextlib.AsyncExitStack() as stack,
+        open_gateway(
+            use_lineage_folder(settings),
+            tools=tuple(project_tools.tools),
+            hooks=project_tools.hooks,
+            development=development,
+            worker=worker,
+            applies_files=applies_files,
+            show_code=show_code,
+            instance_lock=instance_lock,
+            show_confirmation=show_confirmation,
+            report_call=report_call,
+            report_tool_error=report_tool_error,
+            replaces_versions=replaces_versions,
+            holds_changes=holds_changes,
+        ) as gateway,
+    ):
+        for each in project_tools.closers:
+            stack.push_async_callback(each)
         for problem in gateway.startup_problems:
             tool = find_refused_tool(problem, project_tools.tools)
             if tool is None:

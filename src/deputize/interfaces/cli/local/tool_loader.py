@@ -10,7 +10,7 @@ import importlib
 import inspect
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ class ProjectTools:
     source_gaps: dict[str, list[SourceGaps]] = field(default_factory=dict)
     admits_drafts: bool = False
     hooks: tuple[LoadedHook, ...] = ()
+    # What ends when the gateway does.
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     # Of the manifests as they were read.
     manifest_digests: dict[Path, str] = field(default_factory=dict)
 
