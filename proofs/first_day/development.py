@@ -19,6 +19,7 @@ _SERVER = """
 [[servers]]
 name = "files"
 command = ["{node}", "{program}", "{folder}"]
+sandbox = false
 reads = ["read_text_file", "list_directory"]
 facts.path = "arguments.path"
 start_seconds = 60

@@ -117,8 +117,7 @@ async def _open(sandbox: Sandbox, dsn: str, policy_file: Path) -> AsyncIterator[
     clock = Clock(epoch_ms=lambda: _time_ms.get() or Clock().epoch_ms())
     servers = tuple(
         McpServerSettings(name=name, command=(sys.executable, str(script), name), record_arguments=True,
-                          start_seconds=_PROBE_SECONDS, accept_risk=("same-user", "unpinned"), probe_seconds=3600,
-                          recheck_seconds=3600)
+                          start_seconds=_PROBE_SECONDS, sandbox=False, probe_seconds=3600, recheck_seconds=3600)
         for name in stdio_server.TOOLS
     )  # fmt: skip
     settings = Settings(

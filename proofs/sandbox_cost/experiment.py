@@ -39,13 +39,13 @@ accept = ["weak_limits"]
 name = "plain"
 command = ["/usr/bin/python3", "-S", "{script}", "count_here"]
 reads = ["*"]
+sandbox = false
 accept_risk = ["unpinned", "same-user", "unsandboxed"]
 
 [[servers]]
 name = "boxed"
 command = ["/usr/bin/python3", "-S", "{script}", "count_inside"]
 reads = ["*"]
-sandbox = true
 accept_risk = ["unpinned"]
 
 [[services]]

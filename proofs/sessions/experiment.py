@@ -42,7 +42,8 @@ reads = ["*"]
 [[servers]]
 name = "program"
 command = ["{python}", "-I", "-S", "{program}"]
-accept_risk = ["same-user", "unpinned"]
+sandbox = false
+accept_risk = ["same-user", "unpinned", "unsandboxed"]
 reads = ["*"]
 start_seconds = 60
 """

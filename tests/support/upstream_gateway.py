@@ -100,13 +100,13 @@ class UpstreamGateway:
 
 @asynccontextmanager
 async def open_upstream_gateway(
-    dsn: str, folder: Path, upstream: Upstream, servers: Iterable[McpServerSettings] = ()
+    dsn: str, folder: Path, upstream: Upstream, servers: Iterable[McpServerSettings] = (), **more: Any
 ) -> AsyncIterator[UpstreamGateway]:
     """The gateway waits for its first look at the server, as a development gateway does."""
     named = tuple(servers) or (server_settings(upstream),)
 
     def change(settings: Settings) -> Settings:
-        return settings.model_copy(update={"servers": named})
+        return settings.model_copy(update={"servers": named, **more})
 
     async with serve_gateway(dsn, folder, change=change, gateway_options={"tools": ()}) as gateway:
         yield UpstreamGateway(gateway=gateway, upstream=upstream)

@@ -137,7 +137,15 @@ class _ServerFiles:
         command = [str(self.folder / "python"), "-S", "server.py", f"run_{self.name}"]
         if self.launcher:
             command = [each.format(command=" ".join(command)) for each in self.launcher] + command
-        table: dict[str, Any] = {"name": self.name, "command": command, "folder": str(self.folder), "reads": ["*"]}
+        # What protects a gateway from a program that its operator trusts without a sandbox.
+        risk = {"sandbox": False, "accept_risk": ["unsandboxed"]}
+        table: dict[str, Any] = {
+            "name": self.name,
+            "command": command,
+            "folder": str(self.folder),
+            "reads": ["*"],
+            **risk,
+        }
         pins, _ = compute_pins(McpServerSettings.model_validate(table), ["helper.py"])
         rows = "".join(f"{key} = {render_toml_value(value)}\n" for key, value in {**table, **pins}.items())
         return f"\n[[servers]]\n{rows}start_seconds = 60\nprobe_seconds = 3600\n"

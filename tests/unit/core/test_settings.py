@@ -133,10 +133,24 @@ def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: 
     [("a.example:0", "1 to 65535"), ("a.example:65536", "1 to 65535"), ("..:443", "a host"), ("[:::]:443", "'::'")],
 )
 def test_a_host_of_a_sandbox_is_one_that_its_proxy_takes(host: str, why: str) -> None:
-    said = {"name": "orders", "command": ("orders",), "sandbox": True}
+    said = {"name": "orders", "command": ("orders",)}
     assert McpServerSettings.model_validate({**said, "hosts": ("a.example:443", "[::1]:443")}).hosts
     with pytest.raises(ValidationError, match=why):
         McpServerSettings.model_validate({**said, "hosts": (host,)})
+
+
+def test_a_program_runs_in_a_sandbox_unless_its_settings_say_otherwise() -> None:
+    program, url = {"name": "orders", "command": ("orders",)}, {"name": "orders", "url": "https://orders.example/mcp"}
+    assert McpServerSettings.model_validate(program).sandbox
+    assert not McpServerSettings.model_validate({**program, "sandbox": False, "uid": 61_000}).sandbox
+    for said, why in (
+        ({**program, "uid": 61_000}, "remove uid, or set sandbox = false"),
+        ({**program, "sandbox": False, "hosts": ("a.example:443",)}, "remove sandbox = false, or hosts"),
+        ({**url, "sandbox": True}, "set command, or remove sandbox"),
+        ({**url, "folders": ({"path": "data"},)}, "set command, or remove folders"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            McpServerSettings.model_validate(said)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ Weakness = Literal["weak_limits", "unsandboxed_code"]
 
 
 class SandboxSettings(SettingsSection):
-    """Sandboxes of this host, for `[[servers]]` with `sandbox`, commands and programs of `code.run`.
+    """Sandboxes of this host, for `[[servers]]` with `command`, commands and programs of `code.run`.
 
     `deputize sandboxes check` tries them.
     """

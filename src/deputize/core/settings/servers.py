@@ -245,7 +245,7 @@ class McpServerSettings(SettingsSection):
         (),
         description='Risks accepted for this program. `"same-user"`: it can read the keys of the gateway, whose user '
         'it runs as without a sandbox. `"unpinned"`: it is started although files that it runs have no digest. '
-        '`"unsandboxed"`: `deputize doctor` no longer warns that it runs without a sandbox.',
+        '`"unsandboxed"`: production starts it with `sandbox = false`, with the files and the network of its host.',
     )
     env: dict[str, str] = Field(
         {}, description="Environment of the program. It inherits only PATH and the locale from the gateway."
@@ -302,10 +302,11 @@ class McpServerSettings(SettingsSection):
         30.0, ge=0, le=3600, description="Most time between a check of its definitions and a call that changes data."
     )
     sandbox: bool = Field(
-        False,
+        True,
         description="Whether the program runs in a sandbox, where it sees what it runs, `folders`, an empty `/tmp`, "
         "`env` and its credential, and reaches only `hosts`. It is not started where there is none: "
-        "`deputize sandboxes check` says what to change on a host.",
+        "`deputize sandboxes check` says what to change on a host. `false` is for programs that you trust; in "
+        'production, it needs `accept_risk = ["unsandboxed"]`.',
     )
     folders: tuple[SharedFolderSettings, ...] = Field(
         (), max_length=50, description="Folders that the program sees in its sandbox."
@@ -330,6 +331,12 @@ class McpServerSettings(SettingsSection):
     def _accept_one_risk(cls, risks: object) -> object:
         return (risks,) if isinstance(risks, str) else risks
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_urls_without_sandbox(cls, values: Any) -> Any:
+        has_program = not isinstance(values, dict) or values.get("command")
+        return values if has_program else {"sandbox": False, **values}
+
     @model_validator(mode="after")
     def _check_transport(self) -> Self:
         if (self.url is None) == (not self.command):
@@ -350,13 +357,17 @@ class McpServerSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _check_sandbox(self) -> Self:
-        if self.sandbox and not self.command:
-            raise ValueError("a sandbox is for programs: set command, or remove sandbox")
-        if self.sandbox and self.uid is not None:
-            raise ValueError("the supervisor of sandboxes chooses the user of this program: remove uid or sandbox")
-        if (self.folders or self.hosts) and not self.sandbox:
-            name = "folders" if self.folders else "hosts"
-            raise ValueError(f"a program without a sandbox reaches all {name}: set sandbox = true, or remove {name}")
+        name = "folders" if self.folders else "hosts"
+        is_limited = bool(self.folders or self.hosts)
+        if not self.command and (is_limited or self.sandbox):
+            raise ValueError(f"a sandbox is for programs: set command, or remove {name if is_limited else 'sandbox'}")
+        if self.command and self.sandbox and self.uid is not None:
+            raise ValueError(
+                "this program runs in a sandbox, whose supervisor chooses its user: remove uid, or set sandbox = false "
+                "if you trust the program"
+            )
+        if is_limited and not self.sandbox:
+            raise ValueError(f"a program without a sandbox reaches all {name}: remove sandbox = false, or {name}")
         return self
 
     @model_validator(mode="after")

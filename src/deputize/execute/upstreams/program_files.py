@@ -32,6 +32,8 @@ _INTERPRETERS: Final = (
 )
 _PATHS_WITHIN = re.compile(r"[=:;,@\s]+")
 
+# Launchers that fetch a package at each start, each with the registry that `deputize servers install` takes it from.
+FETCHERS: Final = {"npx": "npm", "bunx": "npm", "uvx": "pypi"}
 # Programs that download, or find by themselves, what they run, or start a command that their arguments have.
 _LAUNCHERS: Final = frozenset(
     {

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from deputize.core.bounded_dict import BoundedDict
-from deputize.core.errors import UpstreamUnavailable
+from deputize.core.errors import ToolRequiresSetup, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
 from deputize.core.value_types import frozen
 from deputize.execute.upstreams.program_files import (
+    FETCHERS,
     ProgramCommand,
     ProgramFileError,
     digest_path,
@@ -94,6 +95,7 @@ def prepare_sandboxed_program(
 
     Pinned files are seen as copies, which the user `uid` of sandboxes can read.
     """
+    _require_no_fetching(server)
     try:
         command = resolve_command(server, search_path)
         pins = list_pins(server, command.program)
@@ -128,6 +130,20 @@ def prepare_sandboxed_program(
         command=(command.binary if has_own_name else binary, *arguments),
         folders=tuple({each.path: each for each in shared}.values()),
         working_folder="/tmp" if server.folder is None else resolve_path(server, ""),  # its own
+    )
+
+
+def _require_no_fetching(server: McpServerSettings) -> None:
+    launcher = os.path.basename(server.command[0])
+    if launcher not in FETCHERS or server.hosts:
+        return
+    package = next((each for each in server.command[1:] if not each.startswith("-")), "PACKAGE").removesuffix("@latest")
+    raise ToolRequiresSetup(
+        f"the server {server.name} was not started: {launcher} fetches its package at each start, and a sandbox has no "
+        "network for that",
+        advice=f"The operator must remove its table under [[servers]], and install the package once, pinned: deputize "
+        f"servers install {FETCHERS[launcher]}:{package} --name {server.name}",
+        nothing_happened=True,
     )
 
 

@@ -26,6 +26,8 @@ class ServerState:
     since: str
     probed_at: str
     reason: str = ""
+    # True if it is unavailable until the operator changes something.
+    needs_setup: bool = False
     protocol: str = ""
     title: str = ""
     version: str = ""
@@ -75,14 +77,13 @@ class ServerStates:
             rejections=discovery.rejections[:MAX_REJECTIONS],
         )
 
-    def record_failure(self, tenant: str, server: str, reason: str, *, now: str) -> None:
+    def record_failure(self, tenant: str, server: str, reason: str, *, now: str, needs_setup: bool = False) -> None:
         """Record a failed probe."""
-        previous = self.get_state(tenant, server)
-        if previous is None:
-            self._states[tenant, server] = ServerState(is_connected=False, since=now, probed_at=now, reason=reason)
-            return
+        previous = self.get_state(tenant, server) or ServerState(is_connected=False, since=now, probed_at=now)
         since = now if previous.is_connected else previous.since
-        self._states[tenant, server] = replace(previous, is_connected=False, since=since, probed_at=now, reason=reason)
+        self._states[tenant, server] = replace(
+            previous, is_connected=False, since=since, probed_at=now, reason=reason, needs_setup=needs_setup
+        )
 
     def find_unavailability(
         self, tenant: str, contract: Contract, *, admitted_drift: AdmittedDrift = AdmittedDrift.NONE
@@ -97,9 +98,8 @@ class ServerStates:
         if state is None:
             return None
         if not state.is_connected:
-            return ToolUnavailability(
-                code=AvailabilityCode.SERVER_UNAVAILABLE, reason=f"the server {server} is unavailable: {state.reason}"
-            )
+            code = AvailabilityCode.SETUP_REQUIRED if state.needs_setup else AvailabilityCode.SERVER_UNAVAILABLE
+            return ToolUnavailability(code=code, reason=f"the server {server} is unavailable: {state.reason}")
         digest = state.digests.get(format_item(kind, target.name))
         if digest is None:
             return ToolUnavailability(

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from deputize.core.clock import Clock
-from deputize.core.errors import Problem, UpstreamTimeout, UpstreamUnavailable
+from deputize.core.errors import Problem, ToolRequiresSetup, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
@@ -47,6 +47,8 @@ class _ProcessSlot:
     used_at: float = 0.0
     failures: int = 0
     not_before: float = 0.0
+    # Why it cannot be started at all until the operator changes something.
+    setup_problem: ToolRequiresSetup | None = None
 
 
 class StdioTransport:
@@ -125,6 +127,8 @@ class StdioTransport:
     def _require_startable(self, slot: _ProcessSlot, now: float) -> None:
         if self._is_closed:
             raise UpstreamNotAtFault("this gateway is stopping", nothing_happened=True)
+        if now < slot.not_before and slot.setup_problem is not None:
+            raise slot.setup_problem.replace()
         if now < slot.not_before:
             raise UpstreamUnavailable(
                 f"the process of the server {self._server.name} ended {slot.failures} times in a row; "
@@ -152,6 +156,7 @@ class StdioTransport:
             ) from rpc_error
         except Problem as problem:
             self._record_failure(slot)
+            slot.setup_problem = problem if isinstance(problem, ToolRequiresSetup) else None
             raise problem.replace(nothing_happened=True) from problem.__cause__
         finally:
             slot.start_task = None

@@ -46,8 +46,13 @@ _END_SECONDS: Final = 10.0
 _MAX_LINES: Final = 40
 _MAX_LINE_LENGTH: Final = 500
 _SANDBOX_ADVICE: Final = (
-    "The operator must run deputize sandboxes check on the host of the gateway, which says what to change, and compare "
-    "folders of this server under [[servers]]."
+    "The operator must run deputize sandboxes check on the host of the gateway, which says what to change there. "
+    "Without a sandbox, a program that is trusted runs with sandbox = false for this server under [[servers]]."
+)
+_LIMITS_ADVICE: Final = (
+    "It runs in a sandbox, and reaches only its own files, and the folders and hosts of this server under [[servers]]. "
+    "The operator must read its last lines in the log of the gateway and list what it lacks, or set sandbox = false if "
+    "the program is trusted."
 )
 
 log = structlog.get_logger(__name__)
@@ -165,7 +170,7 @@ class ServerProcess:
         if self._end is not None and not self._end.has_started:
             # Nobody else wrote there.
             words = "; ".join((self._end.note, *list(self._last_lines)[-2:]))
-            return UpstreamUnavailable(
+            return ToolRequiresSetup(
                 f"the sandbox of the server {name} was not started: {words}",
                 advice=_SANDBOX_ADVICE,
                 nothing_happened=True,
@@ -180,7 +185,8 @@ class ServerProcess:
             case Ending.FAILURE:
                 return SandboxFailed(f"the sandbox of the server {name} ended before it answered")
             case _:
-                return UpstreamUnavailable(f"the process of the server {name} ended before it answered")
+                advice = _LIMITS_ADVICE if isinstance(self._process, RunningSandbox) else None
+                return UpstreamUnavailable(f"the process of the server {name} ended before it answered", advice=advice)
 
     def log_exit(self) -> None:
         """Log that the process ended on its own, with its last lines of stderr."""
@@ -218,7 +224,7 @@ async def start_process(
     if not server.sandbox:
         sandboxes = None
     elif sandboxes is None:
-        raise UpstreamUnavailable(f"the server {server.name} needs a sandbox, and this process starts none")
+        raise ToolRequiresSetup(f"the server {server.name} needs a sandbox, and this process starts none")
     if sandboxes is not None:
         await asyncio.to_thread(_require_folders, server, sandboxes.folders)
     uid = server.uid if sandboxes is None else await _find_sandbox_user(server, sandboxes.client)
@@ -313,8 +319,8 @@ async def _start_sandbox(
         raise _build_refusal(server, error) from error
 
 
-def _build_refusal(server: McpServerSettings, error: SandboxUnavailable) -> UpstreamUnavailable:
-    return UpstreamUnavailable(
+def _build_refusal(server: McpServerSettings, error: SandboxUnavailable) -> ToolRequiresSetup:
+    return ToolRequiresSetup(
         f"the server {server.name} was not started, because it needs a sandbox: {error}",
         advice=_SANDBOX_ADVICE,
         nothing_happened=True,

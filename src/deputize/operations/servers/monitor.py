@@ -17,7 +17,7 @@ import structlog
 
 from deputize.catalog.drift.verdicts import INSTRUCTIONS
 from deputize.core.caller import Caller, Epochs, operator_caller
-from deputize.core.errors import Problem
+from deputize.core.errors import Problem, ToolRequiresSetup
 from deputize.core.event_loop.task_cancellation import cancel_task
 from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.mcp.resources import PinnedResources
@@ -102,7 +102,9 @@ class ServerMonitor:
             try:
                 return await self._probe(tenant, settings)
             except Problem as problem:
-                self._record_failure(tenant, server, problem.message)
+                needs_setup = isinstance(problem, ToolRequiresSetup)
+                reason = f"{problem.message}. {problem.advice}" if needs_setup else problem.message
+                self._record_failure(tenant, server, reason, needs_setup=needs_setup)
                 raise
             finally:
                 self._first_probe_events[tenant, server].set()
@@ -170,11 +172,13 @@ class ServerMonitor:
         self._runtime.server_states.pin_instructions(tenant, server, instructions or "")
         self._runtime.upstreams.pin_instructions(tenant, server, instructions or "")
 
-    def _record_failure(self, tenant: str, server: str, reason: str) -> None:
+    def _record_failure(self, tenant: str, server: str, reason: str, *, needs_setup: bool = False) -> None:
         previous = self._runtime.server_states.get_state(tenant, server)
         if previous is None or previous.is_connected:
             log.warning("server_unavailable", tenant=tenant, server=server, reason=reason)
-        self._runtime.server_states.record_failure(tenant, server, reason, now=self._runtime.stamps.now())
+        self._runtime.server_states.record_failure(
+            tenant, server, reason, now=self._runtime.stamps.now(), needs_setup=needs_setup
+        )
 
     async def _run_probe_loop(self, tenant: str, server: McpServerSettings) -> None:
         wake_event, failures, change_streak = self._wake_events[tenant, server.name], 0, 0

@@ -108,7 +108,8 @@ async def test_a_server_that_asks_without_end_is_answered_a_few_times_and_heard_
 
 
 def hostile_server(how: str, **more: Any) -> McpServerSettings:
-    return McpServerSettings(name="shop", command=(sys.executable, "-S", PROGRAM, how), start_seconds=60, **more)
+    command = (sys.executable, "-S", PROGRAM, how)
+    return McpServerSettings(name="shop", command=command, start_seconds=60, sandbox=False, **more)
 
 
 async def test_an_id_that_is_none_is_passed_over_and_the_answer_is_heard() -> None:

@@ -58,7 +58,7 @@ def read_server(
     write_declarations(folder)
     command = (sys.executable, resources_server.__file__, str(folder), "--stdio")
     environment = {"PYTHONPATH": str(Path(resources_server.__file__).parents[3])}
-    yield McpServerSettings(name="shop", command=command, env=environment, **EVERYTHING)
+    yield McpServerSettings(name="shop", command=command, sandbox=False, env=environment, **EVERYTHING)
 
 
 async def test_what_a_server_has_beside_tools_is_found_and_read(read_server: McpServerSettings) -> None:

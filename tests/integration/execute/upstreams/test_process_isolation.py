@@ -54,7 +54,8 @@ async def run_thief(folder: Path, uid: int | None) -> dict[str, object]:
     script.write_text(THIEF.replace("KEY", repr(str(key)), 1))
     script.chmod(0o644)
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or os.path.realpath(sys.executable)
-    process = await start_process(McpServerSettings(name="thief", command=(python, "-I", str(script)), uid=uid), None)
+    server = McpServerSettings(name="thief", command=(python, "-I", str(script)), sandbox=False, uid=uid)
+    process = await start_process(server, None)
     try:
         facts: dict[str, object] = json.loads(await process.read_line())
         return facts
@@ -65,7 +66,7 @@ async def run_thief(folder: Path, uid: int | None) -> dict[str, object]:
 async def test_a_gateway_without_a_folder_for_temporary_files_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with pytest.raises(UpstreamUnavailable, match="mount one at /tmp, or set TMPDIR"):
-        await start_process(McpServerSettings(name="shop", command=("/bin/true",)), None)
+        await start_process(McpServerSettings(name="shop", command=("/bin/true",), sandbox=False), None)
 
 
 @needs_root
@@ -123,7 +124,8 @@ def test_the_memory_of_a_gateway_is_hidden_from_its_own_user() -> None:
     assert run_in_fork(be_gateway) == 1
 
 
-PINNED: dict[str, object] = {"name": "orders", "command": ["orders"], "sha256": "0" * 64}
+SANDBOXED: dict[str, object] = {"name": "orders", "command": ["orders"], "sha256": "0" * 64}
+PINNED = {**SANDBOXED, "sandbox": False, "accept_risk": ["unsandboxed"]}
 
 
 def explain_refusal(servers: tuple[dict[str, object], ...], folder: Path, uid: int = 0) -> str:
@@ -155,11 +157,10 @@ def explain_refusal(servers: tuple[dict[str, object], ...], folder: Path, uid: i
 def test_a_sandbox_is_shown_no_folder_with_a_key(reachable_folder: Path) -> None:
     (reachable_folder / "data").mkdir()
     (reachable_folder / "master.key").touch()
-    sandboxed = {**PINNED, "sandbox": True}
-    assert explain_refusal(({**sandboxed, "folders": [{"path": "data"}]},), reachable_folder) == "None"
+    assert explain_refusal(({**SANDBOXED, "folders": [{"path": "data"}]},), reachable_folder) == "None"
     (reachable_folder / ".deputize").mkdir()
     for path in (".", str(reachable_folder.parent), "master.key", ".deputize"):
-        answer = explain_refusal(({**sandboxed, "folders": [{"path": path}]},), reachable_folder)
+        answer = explain_refusal(({**SANDBOXED, "folders": [{"path": path}]},), reachable_folder)
         assert f"The folder {path} of the server orders is not shown in its sandbox" in answer
         assert "belongs to the gateway, would be seen there" in answer
 
@@ -167,14 +168,13 @@ def test_a_sandbox_is_shown_no_folder_with_a_key(reachable_folder: Path) -> None
 def test_a_sandbox_changes_no_place_of_another_folder(reachable_folder: Path) -> None:
     for name in ("tools", "data/models", "results"):
         (reachable_folder / name).mkdir(parents=True)
-    sandboxed = {**PINNED, "sandbox": True}
-    writing = {**sandboxed, "name": "shop", "folders": [{"path": "data", "write": True}]}
+    writing = {**SANDBOXED, "name": "shop", "folders": [{"path": "data", "write": True}]}
     for folders in (
         [{"path": "tools"}, {"path": "not-yet"}],
         [{"path": "results", "write": True}, {"path": "data/models"}],
     ):
-        assert explain_refusal(({**sandboxed, "folders": folders},), reachable_folder) == "None"
-    answer = explain_refusal((writing, {**sandboxed, "folders": [{"path": "data/models"}]}), reachable_folder)
+        assert explain_refusal(({**SANDBOXED, "folders": folders},), reachable_folder) == "None"
+    answer = explain_refusal((writing, {**SANDBOXED, "folders": [{"path": "data/models"}]}), reachable_folder)
     assert "The folder data/models of the server orders is in a folder that a program may change" in answer
 
 
@@ -189,7 +189,7 @@ def test_every_program_of_a_gateway_of_root_gets_an_unused_user_of_its_own(reach
     assert all(61_184 <= each <= 65_519 for each in (orders, shop))
     # The same at every start, so that files can be given to it.
     assert explain_refusal((PINNED,), reachable_folder) == str(orders)
-    assert explain_refusal(({**PINNED, "accept_risk": "same-user"},), reachable_folder) == "None"
+    assert explain_refusal(({**PINNED, "accept_risk": ["same-user", "unsandboxed"]},), reachable_folder) == "None"
 
 
 @needs_root
@@ -219,8 +219,16 @@ def test_a_gateway_of_another_user_refuses_programs_that_could_read_its_key(reac
     key.chmod(0o400)
     os.chown(key, UID, UID)
     assert "can read master.key" in explain_refusal((PINNED,), reachable_folder, UID)
-    assert explain_refusal(({**PINNED, "accept_risk": "same-user"},), reachable_folder, UID) == "None"
+    assert explain_refusal(({**PINNED, "accept_risk": ["same-user", "unsandboxed"]},), reachable_folder, UID) == "None"
     assert "needs a gateway that runs as root" in explain_refusal(({**PINNED, "uid": UID},), reachable_folder, UID)
+
+
+def test_a_program_without_a_sandbox_is_refused_unless_the_risk_is_accepted(reachable_folder: Path) -> None:
+    answer = explain_refusal(({**SANDBOXED, "sandbox": False},), reachable_folder)
+    assert "the server orders would run without a sandbox" in answer
+    assert 'accept_risk = ["unsandboxed"]' in answer
+    assert "sandbox" not in explain_refusal((PINNED,), reachable_folder)
+    assert explain_refusal((SANDBOXED,), reachable_folder) == "None"
 
 
 def test_a_program_without_digests_is_refused_unless_the_risk_is_accepted(reachable_folder: Path) -> None:

@@ -68,7 +68,8 @@ async def explain_refusal(server: McpServerSettings) -> str:
 def python_server(reachable_folder: Path) -> McpServerSettings:
     (reachable_folder / "server.py").write_text(PYTHON_SCRIPT)
     (reachable_folder / "helper.py").write_text('WORD = "reviewed"\n')
-    server = McpServerSettings(name="orders", command=(PYTHON, "-B", "server.py", "x"), folder=reachable_folder)
+    command = (PYTHON, "-B", "server.py", "x")
+    server = McpServerSettings(name="orders", command=command, folder=reachable_folder, sandbox=False)
     return pin(server, "helper.py")
 
 
@@ -79,7 +80,8 @@ def node_server(reachable_folder: Path) -> McpServerSettings:
     script = reachable_folder / "server.js"
     script.write_text(NODE_SCRIPT)
     script.chmod(0o755)
-    return pin(McpServerSettings(name="orders", command=(str(script), "x"), folder=reachable_folder), "lib")
+    server = McpServerSettings(name="orders", command=(str(script), "x"), folder=reachable_folder, sandbox=False)
+    return pin(server, "lib")
 
 
 async def test_a_python_program_runs_from_copies_of_its_pinned_files(python_server: McpServerSettings) -> None:
@@ -295,7 +297,6 @@ def test_a_sandbox_sees_of_a_virtual_environment_what_python_needs_and_nothing_b
         (project / name).touch()
     server = McpServerSettings(
         name="shop", command=(str(project / "bin" / "python"), str(project / "server.py")), accept_risk=("unpinned",),
-        sandbox=True,
     )  # fmt: skip
     program = program_snapshot.prepare_sandboxed_program(server, os.defpath, snapshot, None)
     shown = {each.path for each in program.folders if each.path.startswith(str(project))}

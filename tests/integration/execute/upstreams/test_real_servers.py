@@ -162,7 +162,7 @@ async def try_server(server: RealServer, installed: Path, supervisor: Path) -> s
         if server.has_data:
             folders.append(SharedFolderSettings(path=Path(data), write=True))
         settings = McpServerSettings(
-            name="shop", command=tuple(map(fill, server.command)), start_seconds=60, sandbox=True,
+            name="shop", command=tuple(map(fill, server.command)), start_seconds=60,
             folders=tuple(folders), hosts=server.hosts, env={name: fill(value) for name, value in server.env.items()},
             memory_mb=server.memory_mb,
         )  # fmt: skip

@@ -49,7 +49,7 @@ class Host:
 
     def make_server(self, *arguments: str, **settings: Any) -> McpServerSettings:
         command = (PYTHON, "-S", str(self.script), *arguments)
-        return McpServerSettings(name="shop", command=command, start_seconds=60, **{"sandbox": True, **settings})
+        return McpServerSettings(name="shop", command=command, start_seconds=60, **settings)
 
     @contextlib.asynccontextmanager
     async def open(self, server: McpServerSettings) -> AsyncIterator[ShopServer]:
@@ -221,9 +221,7 @@ async def test_a_virtual_environment_is_seen_with_its_packages(host: Host) -> No
     if not all(each.stat().st_mode & 0o001 for each in Path(sys.prefix).parents):
         pytest.skip("the virtual environment of the tests lies in a folder that is closed to other users")
     shutil.copy(SDK_SERVER, host.script)
-    server = McpServerSettings(
-        name="shop", command=(sys.executable, str(host.script)), start_seconds=60, sandbox=True, memory_mb=512
-    )
+    server = McpServerSettings(name="shop", command=(sys.executable, str(host.script)), start_seconds=60, memory_mb=512)
     async with host.open(server) as shop:
         result = await shop.call("echo", {"text": "hello"})
         assert result["content"] == [{"type": "text", "text": "hello"}]
@@ -284,10 +282,21 @@ async def test_a_killed_supervisor_ends_the_calls_of_its_servers_and_the_next_ca
 async def test_without_sandboxes_the_server_is_not_started(host: Host) -> None:
     host.supervisor = Path("/proc/none")
     async with host.open(host.make_server()) as shop:
-        with pytest.raises(UpstreamUnavailable, match="needs a sandbox: the folder /proc/none") as raised:
+        # The third is within the pause after two that failed.
+        for _ in range(3):
+            with pytest.raises(ToolRequiresSetup, match="needs a sandbox: the folder /proc/none") as raised:
+                await run_code(shop, "result = 1")
+            assert raised.value.nothing_happened
+            assert "deputize sandboxes check" in raised.value.advice
+            assert "sandbox = false" in raised.value.advice
+
+
+async def test_what_is_fetched_at_each_start_is_not_started_without_a_network(host: Host) -> None:
+    server = host.make_server().model_copy(update={"command": ("npx", "-y", "@acme/notes@latest", "data")})
+    async with host.open(server) as shop:
+        with pytest.raises(ToolRequiresSetup, match="npx fetches its package at each start") as raised:
             await run_code(shop, "result = 1")
-        assert raised.value.nothing_happened
-        assert "deputize sandboxes check" in raised.value.advice
+        assert raised.value.advice.endswith("deputize servers install npm:@acme/notes --name shop")
 
 
 async def test_a_folder_that_is_missing_or_never_shared_is_named(host: Host) -> None:

@@ -27,7 +27,7 @@ def stdio_server(request: pytest.FixtureRequest) -> SettingsFactory:
 
     def make_settings(*more: str, **settings: Any) -> McpServerSettings:
         command = (sys.executable, SDK_SERVER, *options, *more)
-        return McpServerSettings(name="shop", command=command, start_seconds=60, **settings)
+        return McpServerSettings(name="shop", command=command, start_seconds=60, sandbox=False, **settings)
 
     return make_settings
 
@@ -36,7 +36,11 @@ def stdio_server(request: pytest.FixtureRequest) -> SettingsFactory:
 def small_server() -> SettingsFactory:
     def make_settings(*more: str, **settings: Any) -> McpServerSettings:
         return McpServerSettings(
-            name="shop", command=(sys.executable, "-S", SMALL_SERVER, *more), start_seconds=60, **settings
+            name="shop",
+            command=(sys.executable, "-S", SMALL_SERVER, *more),
+            start_seconds=60,
+            sandbox=False,
+            **settings,
         )
 
     return make_settings
@@ -181,7 +185,7 @@ async def test_a_program_that_is_not_there_or_not_the_right_one_is_not_run(small
         await ShopServer(upstreams).discover()
     for settings in (
         small_server(sha256="0" * 64),
-        McpServerSettings(name="shop", command=("no-such-program-anywhere",)),
+        McpServerSettings(name="shop", command=("no-such-program-anywhere",), sandbox=False),
     ):
         async with open_upstreams(settings) as upstreams:
             with pytest.raises(UpstreamUnavailable) as raised:
@@ -192,7 +196,9 @@ async def test_a_program_that_is_not_there_or_not_the_right_one_is_not_run(small
 async def test_a_program_that_says_nothing_is_given_up_and_leaves_nothing() -> None:
     marker = f"SHOP_MARK={Clock().new_id()}"
     name, _, value = marker.partition("=")
-    silent = McpServerSettings(name="shop", command=("sleep", "1000"), start_seconds=1, env={name: value})
+    silent = McpServerSettings(
+        name="shop", command=("sleep", "1000"), start_seconds=1, sandbox=False, env={name: value}
+    )
     async with open_upstreams(silent) as upstreams:
         with pytest.raises(UpstreamTimeout) as raised:
             await ShopServer(upstreams).call("effect")

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 # Folders inside a project where clients keep their files.
 _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".claude", ".gemini", ".windsurf"})
 
+_UNSANDBOXED_NOTE = (
+    "it runs without a sandbox, as in the client: to put it in one, remove sandbox = false, and list the folders and "
+    "hosts that it needs"
+)
 _MAX_FILE_BYTES = 1_048_576
 _HEAD_BYTES = 65_536
 # The first key of an OpenAPI document, or a later one on a line of its own, or the request of an HTTP tool in a
@@ -261,7 +265,8 @@ def _pin_program(server: "ImportedServer") -> "ImportedServer":
             (f"it is not pinned, because its program was not found: deputize servers pin {server.name}",),
         )
     table = {**server.table, **({} if unpinned_files else pins)}
-    return replace(server, table=table, notes=(*server.notes, *notes))
+    sandbox_notes = () if server.is_known else (_UNSANDBOXED_NOTE,)
+    return replace(server, table=table, notes=(*server.notes, *notes, *sandbox_notes))
 
 
 def _read_server_tables(text: str) -> dict[str, dict[str, Any]]:

@@ -63,7 +63,7 @@ async def check_isolation(settings: Settings) -> list[Finding]:
     if exposed:
         verb = "runs" if len(exposed) == 1 else "run"
         summary = f"{', '.join(exposed)} {verb} without a sandbox, with the files and the network of this host"
-        todo = f'set sandbox = true under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
+        todo = f'remove sandbox = false under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
         findings.append(Finding(check="isolation", status="warning", summary=summary, todo=todo))
     needs_sandboxes = any(each.sandbox for each in programs) or any(
         each.kind == "commands" for each in settings.services

@@ -212,7 +212,8 @@ def _import_stdio_server(
         raise _NotImportable(
             "its args contain a secret, which must not be in a file; pass it in env, if the server supports that"
         )
-    table: dict[str, Any] = {"name": name, "command": command}
+    # What a client's file says nothing about: which folders and hosts the program needs.
+    table: dict[str, Any] = {"name": name, "command": command, "sandbox": False}
     cwd = entry.get("cwd")
     if isinstance(cwd, str):
         table["folder"] = resolver.resolve_text(cwd, "cwd")

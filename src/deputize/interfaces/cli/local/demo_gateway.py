@@ -129,7 +129,8 @@ def _create_shop(folder: Path) -> None:
     shutil.copytree(_SHOP, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(_DEFAULT_POLICIES, folder / "policies" / "default.cedar")
     server = [sys.executable, str(folder / "stock_server.py")]
-    table = f'\n[[servers]]\nname = "stock"\ncommand = {json.dumps(server)}\nreads = ["count"]\n'
+    # A program of our own, on any host.
+    table = f'\n[[servers]]\nname = "stock"\ncommand = {json.dumps(server)}\nsandbox = false\nreads = ["count"]\n'
     with (folder / "deputize.toml").open("a", encoding="utf-8") as settings:
         settings.write(table)
 

@@ -32,8 +32,9 @@ def hide_process() -> None:
 def protect_process(settings: Settings) -> Settings:
     """Hide this process from the programs it starts, and return the settings with a user for each of them.
 
-    A program is refused if its user could read the gateway's keys, or if its files are not pinned, unless the settings
-    accept that risk. One in a sandbox sees only what is shown to it, which must not be the keys either.
+    A program is refused if it runs without a sandbox, if its user could then read the gateway's keys, or if its files
+    are not pinned, unless the settings accept that risk. One in a sandbox sees only what is shown to it, which must not
+    be the keys either.
     """
     hide_process()
     used_uids = {each.uid for each in settings.servers}
@@ -42,6 +43,7 @@ def protect_process(settings: Settings) -> Settings:
     for server in settings.servers:
         if server.command:
             _require_pins(server)
+            _require_sandbox(server)
             if server.sandbox:
                 _require_shareable_folders(server, settings, folders)
             else:
@@ -76,6 +78,15 @@ def _has_account(uid: int) -> bool:
     except KeyError:
         return False
     return True
+
+
+def _require_sandbox(server: McpServerSettings) -> None:
+    if not server.sandbox and "unsandboxed" not in server.accept_risk:
+        raise ConfigError(
+            f"The program of the server {server.name} would run without a sandbox, with the files and the network of "
+            "this host: remove sandbox = false, or accept the risk in deputize.toml with accept_risk = "
+            '["unsandboxed"].'
+        )
 
 
 def _require_pins(server: McpServerSettings) -> None:

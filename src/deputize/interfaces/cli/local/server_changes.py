@@ -16,7 +16,7 @@ from deputize.interfaces.cli.local.settings_text import update_table
 
 _PINS: Final = ("sha256", "files")
 # What belongs to one way of reaching a server, and goes with it.
-_PROGRAM_KEYS: Final = ("command", "folder", "env", "secret_env", *_PINS)
+_PROGRAM_KEYS: Final = ("command", "folder", "env", "secret_env", "sandbox", "folders", "hosts", *_PINS)
 _HTTP_KEYS: Final = ("url", "header")
 
 
@@ -38,7 +38,8 @@ def compare_server(server: ImportedServer, settings: Mapping[str, Any]) -> Serve
     after: dict[str, Any] = {
         key: value
         for key, value in new_table.items()
-        if settings.get(key) != value and not (key in _PINS and is_same_command)
+        # A file of a client never takes a program out of its sandbox.
+        if settings.get(key) != value and key != "sandbox" and not (key in _PINS and is_same_command)
     }
     other_keys = _HTTP_KEYS if "command" in new_table else _PROGRAM_KEYS
     after |= dict.fromkeys(key for key in other_keys if key in settings and key not in new_table)

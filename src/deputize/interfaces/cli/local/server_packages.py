@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import McpServerSettings
 from deputize.core.value_types import frozen
+from deputize.execute.upstreams.program_files import FETCHERS
 from deputize.interfaces.cli.local.program_pins import compute_pins
 
 SERVERS_FOLDER: Final = "servers"
@@ -29,7 +30,6 @@ _SECONDS: Final = 900
 _NPM_NAME: Final = re.compile(r"(@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*")
 _PYPI_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]*")
-_LAUNCHERS: Final = {"npx": "npm", "bunx": "npm", "uvx": "pypi"}
 
 
 @frozen
@@ -78,7 +78,7 @@ def parse_package(text: str) -> ServerPackage:
 
 def find_launched_package(command: Sequence[str]) -> tuple[ServerPackage, tuple[str, ...]] | None:
     """Find the package that a launcher's command fetches and starts, and the arguments of its program."""
-    registry = _LAUNCHERS.get(os.path.basename(command[0])) if command else None
+    registry = FETCHERS.get(os.path.basename(command[0])) if command else None
     words = [each for each in command[1:] if each not in ("-y", "--yes")]
     if registry is None or not words or words[0].startswith("-"):
         return None
@@ -134,7 +134,6 @@ def build_server_table(
         "name": name,
         "command": [*installed.command, *arguments],
         "folder": ".",
-        "sandbox": True,
         **({"folders": folders} if folders else {}),
         **({"hosts": list(hosts)} if hosts else {}),
     }

@@ -57,6 +57,6 @@ def describe_servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[boo
         elif each["status"] == "connected":
             yield True, ("server", facts, f"{tools} from server {name}")
         elif each["status"] == "unavailable":
-            yield False, ("server", facts, f"server {name} does not answer yet and will be retried: {each['why']}")
+            yield False, ("server", facts, f"server {name} is not available and will be retried: {each['why']}")
         else:
             yield False, ("server", facts, f"server {name} is still connecting: see deputize servers list")

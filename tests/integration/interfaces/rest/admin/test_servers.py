@@ -1,15 +1,18 @@
 """What the routes about servers answer is what the document says, and nothing of a credential is in it."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
 import pytest_asyncio
 
-from deputize.core.settings import McpServerSettings
+from deputize.core.settings import McpServerSettings, SandboxSettings
 from tests.integration.conftest import ADMIN
+from tests.integration.execute.upstreams import small_stdio_server
 from tests.integration.interfaces.rest.test_openapi import OpenApiChecker
 from tests.support.gateway_internals import get_runtime
 from tests.support.mcp_servers.upstream import Upstream, make_definition, run_upstream
@@ -133,6 +136,7 @@ async def test_a_stdio_server_is_named_by_its_file_without_its_environment(
     named = McpServerSettings(
         name=NAME,
         command=("/nowhere/at/all", "--key", KEY),
+        sandbox=False,
         env={"KEY": KEY},
         probe_seconds=PROBE_SECONDS,
         start_seconds=5,
@@ -142,6 +146,35 @@ async def test_a_stdio_server_is_named_by_its_file_without_its_environment(
         shown = await upstream_gateway.fetch_server()
         assert (shown["status"], shown["kind"], shown["address"]) == ("unavailable", "stdio", "/nowhere/at/all")
         assert KEY not in refused.text + str(shown)
+
+
+def make_program(**more: Any) -> McpServerSettings:
+    """A small server of our own."""
+    said = {
+        "name": NAME, "command": (sys.executable, "-S", small_stdio_server.__file__), "reads": ("echo",),
+        "probe_seconds": PROBE_SECONDS, "start_seconds": 60,
+    }  # fmt: skip
+    return McpServerSettings.model_validate({**said, **more})
+
+
+async def test_a_host_without_sandboxes_starts_and_says_what_to_do(
+    fresh_database: str, tmp_path: Path, orders_server: Upstream
+) -> None:
+    async with open_upstream_gateway(fresh_database, tmp_path, orders_server, [make_program(sandbox=False)]) as plain:
+        assert (await plain.probe())["sandbox"] == "none"
+    sandboxes = SandboxSettings(folder=Path("/proc/none"))
+    async with open_upstream_gateway(
+        fresh_database, tmp_path, orders_server, [make_program()], sandboxes=sandboxes
+    ) as boxed:
+        refused = await boxed.call_tool(f"{NAME}.echo")
+        assert (refused.status_code, refused.json()["error"]["slug"]) == (424, "requires-setup"), refused.text
+        tried = await boxed.gateway.post(f"/v1/servers/{NAME}/test", token=boxed.admin_token)
+        assert tried.json()["error"]["slug"] == "requires-setup", tried.text
+        assert (await boxed.fetch_tool_status())[f"{NAME}.echo"] == ("blocked", "setup_required")
+        why = (await boxed.fetch_server())["why"]
+        assert "was not started, because it needs a sandbox" in why
+        assert "deputize sandboxes check" in why
+        assert "sandbox = false" in why
 
 
 async def test_who_only_calls_hears_of_servers_in_the_standing_of_their_tools(

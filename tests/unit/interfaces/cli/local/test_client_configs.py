@@ -50,6 +50,7 @@ def test_commands_and_urls_are_imported_from_either_kind_of_file() -> None:
             {
                 "name": "orders_desk",
                 "command": ["npx", "-y", "@acme/orders"],
+                "sandbox": False,
                 "env": {"LOG_LEVEL": "debug", "TZ": "UTC"},
             },
             {"name": "web", "url": "https://eu.example/mcp"},
@@ -60,7 +61,7 @@ def test_a_secret_is_named_for_the_vault_and_its_value_is_not_copied() -> None:
     for value in ("${GITHUB_TOKEN}", "ghp_written_out_in_full", "${input:github}"):
         made = read_one_server({"command": "npx", "env": {"GITHUB_TOKEN": value, "MODE": "x"}})
         assert made.table == {
-            "name": "shop", "command": ["npx"], "env": {"MODE": "x"}, "credential": "vault",
+            "name": "shop", "command": ["npx"], "sandbox": False, "env": {"MODE": "x"}, "credential": "vault",
             "secret": "shop/github-token", "secret_env": "GITHUB_TOKEN",
         }  # fmt: skip
         assert made.secret == "shop/github-token"

@@ -48,7 +48,7 @@ def change(name: str, table: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_did_not_change_is_left_alone() -> None:
     settings = tomllib.loads(SETTINGS)["servers"][1]
-    same = {"command": ["/bin/files", "-a"], "env": {"LOG_LEVEL": "info"}, "sha256": "1" * 64}
+    same = {"sandbox": False, "command": ["/bin/files", "-a"], "env": {"LOG_LEVEL": "info"}, "sha256": "1" * 64}
 
     assert compare_server(ImportedServer(name="files", original_name="files", table=same), settings) is None
     assert change("files", same) == settings

@@ -112,7 +112,6 @@ def test_an_argument_outside_of_the_listed_folders_is_refused(tmp_path: Path, mo
     Path("code/server.py").write_text("")
     installed = InstalledServer(version="1", command=("python3", "code/server.py"), code_folder="code")
     table = build_server_table("notes", installed, ("notes",), (), ("notes",), ("api.example.com:443",))
-    assert table["sandbox"] is True
     assert table["folders"] == [{"path": "notes", "write": True}]
     assert set(table["files"]) == {"code"}
     with pytest.raises(ConfigError, match="--read or --write"):
