@@ -20,9 +20,9 @@ _ACTIVE_ROLES: Final = frozenset(
     }
 )  # fmt: skip
 # They say nothing themselves.
-_SILENT_ROLES: Final = frozenset({"", "generic", "none", "presentation", "RootWebArea", "Section", "ListMarker"})
+_SILENT_ROLES: Final = frozenset({"", "generic", "LabelText", "ListMarker", "none", "presentation", "Section"})
 _TEXT_ROLES: Final = frozenset({"StaticText", "LineBreak"})
-_LEAF_ROLES: Final = frozenset({"InlineTextBox"})
+_SKIPPED_ROLES: Final = frozenset({"InlineTextBox", "RootWebArea"})
 _STATES: Final = ("checked", "disabled", "expanded", "invalid", "level", "pressed", "required", "selected")
 _MAX_WORDS: Final = 2_000
 _MAX_URL: Final = 500
@@ -44,7 +44,7 @@ def build_text(nodes: Sequence[Mapping[str, Any]], page_id: str, root: int | Non
             continue
         seen.add(identifier)
         role, name = _read(node.get("role")), _clean(_read(node.get("name")))
-        is_shown = not node.get("ignored") and role not in _LEAF_ROLES
+        is_shown = not node.get("ignored") and role not in _SKIPPED_ROLES
         if is_shown and role in _TEXT_ROLES:
             if name and name not in parent_name:
                 lines.append(f"{'  ' * depth}{name}")
