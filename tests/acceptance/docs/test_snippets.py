@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from deputize.execute.browser.process import find_chromium
 from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.idp.install import NODE, install_package
 from proofs.kit.previous_release import MIGRATE_SCRIPT, NoHistoryError, extract_previous_release
@@ -87,6 +88,8 @@ def test_a_page_keeps_its_word(
 ) -> None:
     if "sandboxes" in page.needs and obstacle is not None:
         pytest.skip(obstacle)
+    if "browser" in page.needs and find_chromium() is None:
+        pytest.skip("Chromium is not installed")
     env: dict[str, str] = {}
     if "database" in page.needs and "shop" not in page.needs:
         logins: DatabaseLogins = request.getfixturevalue("database")
