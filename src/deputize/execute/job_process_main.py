@@ -3,6 +3,7 @@
 A job is a function of this package, by name, from bytes to bytes. Frames on both pipes begin with their length.
 """
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -16,6 +17,7 @@ HEADER = struct.Struct(">I")
 _MAX_MEMORY_BYTES = 1_073_741_824
 _PACKAGE = "deputize."
 _PR_SET_PDEATHSIG = 1
+_PREPARE_SECONDS = 5
 
 
 def main() -> None:
@@ -46,6 +48,7 @@ def main() -> None:
             reply = b"!" + type(error).__name__.encode()
         replies.write(HEADER.pack(len(reply)) + reply)
         replies.flush()
+        _prepare_next(name.decode())
 
 
 def _run_job(name: str, payload: bytes) -> bytes:
@@ -54,6 +57,15 @@ def _run_job(name: str, payload: bytes) -> bytes:
         raise ValueError(name)
     reply: bytes = getattr(importlib.import_module(module), function)(payload)
     return reply
+
+
+def _prepare_next(name: str) -> None:
+    """Let the module of a job get ready for its next one, while nobody waits; what fails there fails then."""
+    prepare = getattr(sys.modules.get(name.partition(":")[0]), "prepare_next", None)
+    if prepare is not None:
+        _limit_time(_PREPARE_SECONDS)
+        with contextlib.suppress(Exception):
+            prepare()
 
 
 def _limit_time(seconds: int) -> None:

@@ -3,7 +3,7 @@
 A job is a function of this package from bytes to bytes. Its process has a limit on memory and processor time and an
 empty environment, and is killed and replaced if a job overruns. A tenant has one job at a time, so that its jobs wait
 for each other and not other tenants' jobs for them; tenants take turns. Who waits too long is refused. Processes start
-with the first job and are reused.
+with the first job and are reused; a module of jobs may have `prepare_next`, which is called between two of them.
 """
 
 import asyncio
@@ -100,6 +100,8 @@ class JobProcesses:
                 del self._waiting_counts[tenant], self._tenant_locks[tenant]
 
     async def _run_in_slot(self, tenant: str, name: str, payload: bytes, seconds: int) -> bytes | None:
+        # One that has died meanwhile gets no job.
+        self._idle = [each for each in self._idle if each.is_alive]
         process = self._idle.pop() if self._idle else await _JobProcess.start(self._nice)
         try:
             reply = await process.exchange(name, payload, seconds)
@@ -138,6 +140,10 @@ class _JobProcess:
             env=environment, start_new_session=True,
         )  # fmt: skip
         return cls(process)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
 
     async def exchange(self, name: str, payload: bytes, seconds: int) -> bytes | None:
         """Send a job and wait for its reply; None if the process does not reply in time."""

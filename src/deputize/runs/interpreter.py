@@ -13,6 +13,7 @@ import shutil
 import stat
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,30 +78,50 @@ class Interpreter:
     path: str
     stand_in: StandIn | None
 
+    @property
+    def has_ended(self) -> bool:
+        """True if its sandbox has ended; without one, that is not known."""
+        return self.stand_in is not None and self.stand_in.has_ended
+
+    @contextlib.contextmanager
+    def limit_time(self, seconds: float) -> Iterator[None]:
+        """End its sandbox if it takes longer, whatever it makes of its own limits."""
+        if self.stand_in is None:
+            yield
+            return
+        timer = threading.Timer(seconds, self.stand_in.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def explain_end(self) -> SandboxEnd:
         """Say who ended it; without a sandbox, only that it crashed."""
         return SandboxEnd(ending=Ending.CRASH) if self.stand_in is None else self.stand_in.wait()
 
 
 @contextlib.contextmanager
-def open_interpreter(
-    binary: str, sandbox: dict[str, str] | None, *, seconds: float, memory_bytes: int
-) -> Iterator[Interpreter]:
+def open_interpreter(binary: str, sandbox: dict[str, str] | None, *, memory_bytes: int) -> Iterator[Interpreter]:
     """Open what starts an interpreter, and end its sandbox; raise SandboxUnavailable if there is none."""
     if sandbox is None:
         yield Interpreter(path=binary, stand_in=None)
         return
-    spec = build_spec(binary, seconds=seconds, memory_bytes=memory_bytes, copy=sandbox.get("copy"))
+    spec = build_spec(binary, memory_bytes=memory_bytes, copy=sandbox.get("copy"))
     with StandIn(sandbox["socket"], replace(spec, backend=Backend(sandbox["backend"]))) as stand_in:
         yield Interpreter(path=stand_in.path, stand_in=stand_in)
 
 
-def build_spec(binary: str, *, seconds: float, memory_bytes: int, copy: str | None = None) -> SandboxSpec:
-    """Build the sandbox of an interpreter: it sees its own file, or the copy, and the libraries it is linked to."""
+def build_spec(binary: str, *, memory_bytes: int, copy: str | None = None) -> SandboxSpec:
+    """Build the sandbox of an interpreter: it sees its own file, or the copy, and the libraries it is linked to.
+
+    Its time begins with its program, which it may have to wait for, and ends with `Interpreter.limit_time`.
+    """
     libraries = (SandboxFolder(path=each) for each in list_libraries(binary))
     return SandboxSpec(
         command=(binary, *_ARGUMENTS),
-        seconds=seconds,
+        seconds=None,
         folders=(SandboxFolder(path=binary, source=copy), *libraries),
         limits=SandboxLimits(
             memory_bytes=2 * memory_bytes + _OWN_MEMORY,

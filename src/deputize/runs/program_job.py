@@ -5,7 +5,8 @@ environment; the clock stands still and randomness has a seed, both from the id 
 time: it is run from its beginning, gets the recorded results of the calls that it made before, and stops at the next
 one. A call that differs from the one that is recorded in its place is refused.
 
-The interpreter is a process of its own for each job, in a sandbox (`interpreter.py`). Nothing of it is used again.
+The interpreter is a process of its own for each job, in a sandbox (`interpreter.py`). Nothing of it is used again. The
+one for the next job is started when the reply to this one is on its way.
 """
 
 import base64
@@ -15,11 +16,12 @@ import hashlib
 import json
 import math
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from deputize.runs.interpreter import Interpreter, find_interpreter, open_interpreter
+from deputize.runs.interpreter import find_interpreter, open_interpreter
 from deputize.sandboxes.client import SandboxUnavailable
 from deputize.sandboxes.port import Ending
 
@@ -64,34 +66,107 @@ def try_interpreter(sandbox: dict[str, str] | None) -> str | None:
     return None if failure is None else str(failure["message"])
 
 
-def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, Any]:
-    import pydantic_monty  # noqa: PLC0415 -- an extra, and only this process needs it
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Needs:
+    """What an interpreter is started with; `seconds` is the longest that its program may compute."""
 
-    seconds = request["seconds"] + 2 * _KILL_SECONDS
-    with contextlib.ExitStack() as stack:
-        interpreter = stack.enter_context(
-            open_interpreter(
-                find_interpreter(),
-                request["sandbox"],
-                seconds=seconds + 2 * _START_SECONDS,
-                memory_bytes=request["memory_bytes"],
-            )
+    sandbox: dict[str, str] | None
+    memory_bytes: int
+    seconds: float
+
+
+class _Worker:
+    """An interpreter for one program, from its start to its end."""
+
+    def __init__(self, needs: _Needs) -> None:
+        self.needs = needs
+        self.session: pydantic_monty.MontySession | None = None
+        self._pool: pydantic_monty.Monty | None = None
+        self.stack = contextlib.ExitStack()
+        self.interpreter = self.stack.enter_context(
+            open_interpreter(find_interpreter(), needs.sandbox, memory_bytes=needs.memory_bytes)
         )
-        try:
-            pool = stack.enter_context(
+
+    def start(self) -> "pydantic_monty.Monty":
+        """Start its process."""
+        import pydantic_monty  # noqa: PLC0415 -- an extra, and only this process needs it
+
+        with self.interpreter.limit_time(_START_SECONDS):
+            self._pool = self.stack.enter_context(
                 pydantic_monty.Monty(
-                    binary_path=interpreter.path,
+                    binary_path=self.interpreter.path,
                     max_processes=1,
-                    request_timeout=seconds + _START_SECONDS,
+                    request_timeout=self.needs.seconds + 2 * _KILL_SECONDS + _START_SECONDS,
                     feed_duration_limit_grace=_KILL_SECONDS,
                 )
             )
-            session = stack.enter_context(
-                pool.checkout(limits=_build_limits(request), os_policy=_build_policy(request))
-            )
-            return replay.run(session, request.get("session"))
+        return self._pool
+
+    def begin(self, request: dict[str, Any]) -> "pydantic_monty.MontySession":
+        """Begin the session of its program, whose time begins, too."""
+        pool = self._pool or self.start()
+        self.stack.enter_context(self.interpreter.limit_time(request["seconds"] + 2 * _KILL_SECONDS + _START_SECONDS))
+        self.session = self.stack.enter_context(
+            pool.checkout(limits=_build_limits(request), os_policy=_build_policy(request))
+        )
+        return self.session
+
+
+class _Spare:
+    """The interpreter that has started for the next program, if there is one. No program has used it."""
+
+    def __init__(self) -> None:
+        self._needs: _Needs | None = None
+        self._worker: _Worker | None = None
+
+    def take(self, request: dict[str, Any], needs: _Needs) -> _Worker | None:
+        """Begin the session of a program on it, if it is what the program needs, and alive."""
+        import pydantic_monty  # noqa: PLC0415 -- see above
+
+        worker, self._worker = self._worker, None
+        is_same = self._needs is not None and replace(self._needs, seconds=needs.seconds) == needs
+        # A program that has computed already has less time left than the next one.
+        self._needs = max(needs, self._needs, key=lambda each: each.seconds) if self._needs and is_same else needs
+        if worker is None:
+            return None
+        if is_same and worker.needs.seconds >= needs.seconds and not worker.interpreter.has_ended:
+            with contextlib.suppress(pydantic_monty.MontyError, RuntimeError):
+                worker.begin(request)
+                return worker
+        worker.stack.close()
+        return None
+
+    def prepare(self) -> None:
+        """Start it with what the last program needed."""
+        if self._needs is None or self._worker is not None:
+            return
+        worker = _Worker(self._needs)
+        try:
+            worker.start()
+        except BaseException:
+            worker.stack.close()
+            raise
+        self._worker = worker
+
+
+_spare: Final = _Spare()
+
+
+def prepare_next() -> None:
+    """Start the interpreter of the next program, while nobody waits for it."""
+    _spare.prepare()
+
+
+def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, Any]:
+    import pydantic_monty  # noqa: PLC0415 -- see above
+
+    needs = _Needs(sandbox=request["sandbox"], memory_bytes=request["memory_bytes"], seconds=request["seconds"])
+    worker = _spare.take(request, needs) or _Worker(needs)
+    with worker.stack:
+        try:
+            return replay.run(worker.session or worker.begin(request), request.get("session"))
         except pydantic_monty.MontyCrashedError as crash:
-            return replay.end("timed_out", str(crash)) if crash.timed_out else _judge_crash(interpreter, replay, crash)
+            return replay.end("timed_out", str(crash)) if crash.timed_out else _judge_crash(worker, replay, crash)
         except pydantic_monty.MontyError as error:
             return replay.explain(error)
         except (MemoryError, RecursionError):
@@ -103,12 +178,13 @@ def _run_interpreter(request: dict[str, Any], replay: "_Replay") -> dict[str, An
             raise SandboxUnavailable(str(error)) from error
 
 
-def _judge_crash(interpreter: Interpreter, replay: "_Replay", crash: Exception) -> dict[str, Any]:
+def _judge_crash(worker: _Worker, replay: "_Replay", crash: Exception) -> dict[str, Any]:
     """Judge what ended the interpreter: only who ended its sandbox knows."""
-    end = interpreter.explain_end()
+    end = worker.interpreter.explain_end()
     if end.ending is Ending.FAILURE:
         return replay.end("sandbox", f"the sandbox of the interpreter ended: {end.note}")
-    return replay.end({Ending.MEMORY: "memory", Ending.DEADLINE: "timed_out"}.get(end.ending, "crashed"), str(crash))
+    # Only its time has its sandbox ended from here.
+    return replay.end({Ending.MEMORY: "memory", Ending.CANCEL: "timed_out"}.get(end.ending, "crashed"), str(crash))
 
 
 class _Stopped(Exception):

@@ -78,6 +78,16 @@ class StandIn:
         """End the sandbox, if it runs."""
         self._stack.close()
 
+    @property
+    def has_ended(self) -> bool:
+        """True if it has ended, or its supervisor has."""
+        return bool(select.select([self._connection], [], [], 0)[0])
+
+    def kill(self) -> None:
+        """Have the sandbox ended, from any thread; wait() says so."""
+        with contextlib.suppress(OSError):
+            self._connection.send(f"{Ending.CANCEL}\n".encode())
+
     def wait(self) -> SandboxEnd:
         """Wait until it has ended and nothing of it is left; say who ended it."""
         try:

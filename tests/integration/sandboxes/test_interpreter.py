@@ -15,12 +15,20 @@ import orjson
 import pytest
 from pydantic_monty._binary import find_monty_binary
 
+from deputize.execute.job_processes import JobProcesses
 from deputize.runs import interpreter
-from deputize.runs.interpreter import InterpreterSandboxes, copy_hidden_interpreter, list_libraries
+from deputize.runs.interpreter import (
+    InterpreterSandboxes,
+    copy_hidden_interpreter,
+    list_libraries,
+    open_interpreter,
+)
 from deputize.runs.program_job import replay_job
 from deputize.sandboxes import stand_in
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
+from deputize.sandboxes.port import Ending
 from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
+from tests.integration.sandboxes.test_supervisor import find_supervisor
 from tests.support.sandbox_host import needs_sandboxes
 from tests.unit.runs.test_program_job import build_request
 
@@ -105,6 +113,73 @@ async def test_one_that_only_its_gateway_finds_is_shown_as_a_copy(
     copy_hidden_interpreter.cache_clear()
     assert (await run(client, "1 + 1"))["result"] == 2
     copy_hidden_interpreter.cache_clear()
+
+
+async def run_job(jobs: JobProcesses, client: SandboxClient, code: str, **more: Any) -> dict[str, Any]:
+    request = build_request(code, sandbox=await InterpreterSandboxes(client).describe(), **more)
+    reply = await jobs.run_job("acme", replay_job, request)
+    assert reply is not None
+    end: dict[str, Any] = orjson.loads(reply)["end"]
+    return end
+
+
+async def wait_for_spare(client: SandboxClient, used: int) -> int:
+    """Wait until one interpreter is there, and it is another one than that which was used."""
+    for _ in range(3_000):
+        pids = list_sandboxed(client)
+        if len(pids) == 1 and pids != [used]:
+            return pids[0]
+        await asyncio.sleep(0.01)
+    pytest.fail("no spare came within half a minute")
+
+
+async def test_one_waits_for_the_next_program_and_is_used_once(client: SandboxClient) -> None:
+    jobs = JobProcesses()
+    running = asyncio.create_task(run_job(jobs, client, ENDLESS, seconds=1.0))
+    used = await wait_for_interpreter(client)
+    assert (await running)["failure"]["kind"] == "time"
+    for code, kind in ((ENDLESS, "time"), ("y = [0] * 10**9", "memory")):
+        spare = await wait_for_spare(client, used)
+        running = asyncio.create_task(run_job(jobs, client, code, seconds=1.0))
+        while not running.done():
+            # No other one is started while it is used.
+            assert set(list_sandboxed(client)) <= {spare} or running.done()
+            await asyncio.sleep(0.05)
+        assert (await running)["failure"]["kind"] == kind
+        used = spare
+    await jobs.aclose()
+    await wait_until_gone(client)
+
+
+async def test_one_that_died_while_it_waited_is_seen_by_no_program(client: SandboxClient) -> None:
+    jobs, used = JobProcesses(), 0
+    for number in range(2):
+        assert (await run_job(jobs, client, f"{number} + 1"))["result"] == number + 1
+        used = await wait_for_spare(client, used)
+        os.kill(used, signal.SIGKILL)
+    assert (await run_job(jobs, client, "3"))["result"] == 3
+    await wait_for_spare(client, used)
+    os.kill(find_supervisor(client), signal.SIGKILL)
+    await wait_until_gone(client)
+    assert (await run_job(jobs, client, "4"))["result"] == 4
+    # What waits has other limits than this one needs.
+    assert (await run_job(jobs, client, "5", memory_bytes=16 << 20))["result"] == 5
+    await jobs.aclose()
+    await wait_until_gone(client)
+
+
+async def test_the_time_of_a_program_ends_whatever_becomes_of_its_own_limit(client: SandboxClient) -> None:
+    sandbox = await InterpreterSandboxes(client).describe()
+    with open_interpreter(find_monty_binary(), sandbox, memory_bytes=32 << 20) as interpreter, subprocess.Popen(
+        interpreter.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
+    ) as process:
+        await wait_for_interpreter(client)
+        assert not interpreter.has_ended
+        with interpreter.limit_time(0.1):
+            await asyncio.to_thread(process.wait)
+        assert interpreter.has_ended
+        assert interpreter.explain_end().ending is Ending.CANCEL
+    await wait_until_gone(client)
 
 
 async def test_who_ended_it_is_named(client: SandboxClient, monkeypatch: pytest.MonkeyPatch) -> None:
