@@ -6,6 +6,7 @@ from pathlib import Path
 
 # Where a process's start stands behind its name in /proc/PID/stat.
 _START_TIME_FIELD = 19
+_USER_TIME_FIELD = 11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,12 @@ def find_descendants(pid: int) -> set[int]:
         new_pids = {child for child, parent in parents.items() if parent in new_pids}
         pids |= new_pids
     return pids
+
+
+def read_cpu_seconds(pid: int) -> float:
+    """How much processor time a process has had; none if it is gone."""
+    fields = _read_stat(pid)
+    return 0.0 if fields is None else int(fields[_USER_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
 
 
 ProcessIdentity = tuple[int, str]

@@ -24,7 +24,7 @@ from proofs.kit.child_process import ChildProcess
 from proofs.kit.gateway import GatewayHandle, create_issuer, start_gateway, start_worker
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.http_client import HttpConnection
-from proofs.kit.process_usage import find_descendants
+from proofs.kit.process_usage import find_descendants, read_cpu_seconds
 from proofs.kit.report import Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.sandbox_endings.churn import churn
@@ -39,6 +39,7 @@ _BY_EXIT_CODE = "sandbox_endings_by_exit_code"
 _SCOPES = ("proof:write", "code:run")
 _AT_ONCE = 4
 _SECONDS = 120.0
+_COMPUTING_SECONDS = 0.1
 _OPEN_STATES = {"queued", "running"}
 _SETTINGS = """
 [sandboxes]
@@ -152,10 +153,11 @@ class Testbed:
         return sandboxes if len(programs) > 1 else []
 
     def _list_interpreters(self) -> list[int]:
+        """List the interpreters that compute; one that waits for its program does not."""
         found = []
-        for pid in find_descendants(self.worker.pid):
+        for pid in set().union(*map(find_descendants, self.host.list_sandboxes())):
             with contextlib.suppress(OSError):
-                if "monty" in os.readlink(f"/proc/{pid}/exe"):
+                if "monty" in os.readlink(f"/proc/{pid}/exe") and read_cpu_seconds(pid) > _COMPUTING_SECONDS:
                     found.append(pid)
         return found
 
@@ -171,6 +173,8 @@ async def prove(sandbox: Sandbox) -> Verdict:
     for number in range(sandbox.pick_size(quick=1, full=10)):
         ended += await _run_all(testbed)
         sandbox.log(f"round {number + 1}: {sum(not each.is_right for each in ended)} of {len(ended)} misnamed")
+    # The interpreter that waits for the next program ends with its worker.
+    await testbed.worker.stop()
     left = await testbed.host.count_left(usual_descriptors=usual)
     await restart_as_variant(testbed.gateway, _BY_EXIT_CODE)
     testbed.idle.clear()

@@ -83,6 +83,15 @@ _FILES = """
 for each in range(1_000):
     open("/out/%d" % each, "w").close()
 """
+_FLOOD = """
+import errno, os
+file = os.open("/out/flood", os.O_WRONLY | os.O_CREAT)
+try:
+    while True:
+        os.write(file, bytes(65_536))
+except OSError as error:
+    {then}
+"""
 _SLEEP = "import time; print('begun', flush=True); time.sleep(600)"
 _SPIN = "while True: pass"
 
@@ -114,6 +123,11 @@ COMMANDS: Final = (
     Way(name="errors", code="import os\nwhile True: os.write(2, b'x' * 9_999)", number="E3407",
         detail={"ended_by": "output"}),
     Way(name="files", code=_FILES, number="E3407", fields={"files": {"count": 5, "bytes": 100_000}}),
+    Way(name="flood_of_files", code=_FLOOD.format(then="raise"), number="E3407", detail={"ended_by": "output"},
+        fields={"files": {}}),
+    Way(name="flood_that_is_removed",
+        code=_FLOOD.format(then="os.unlink('/out/flood'); os._exit(error.errno != errno.ENOSPC)"),
+        fields={"files": {}}),
     Way(name="full_disk", code="open('/tmp/x', 'wb').write(bytes(20_000_000))", number="E3401",
         detail={"ended_by": "exit", "exit_code": 1}, fields={"limits": {"ephemeral_storage": "4Mi"}}),
     Way(name="deadline", code=_SLEEP, number="E3402", detail={"ended_by": "deadline"}, fields={"timeout": 2}),

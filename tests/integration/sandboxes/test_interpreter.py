@@ -170,9 +170,10 @@ async def test_one_that_died_while_it_waited_is_seen_by_no_program(client: Sandb
 
 async def test_the_time_of_a_program_ends_whatever_becomes_of_its_own_limit(client: SandboxClient) -> None:
     sandbox = await InterpreterSandboxes(client).describe()
-    with open_interpreter(find_monty_binary(), sandbox, memory_bytes=32 << 20) as interpreter, subprocess.Popen(
-        interpreter.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
-    ) as process:
+    with (
+        open_interpreter(find_monty_binary(), sandbox, memory_bytes=32 << 20) as interpreter,
+        subprocess.Popen(interpreter.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False) as process,
+    ):
         await wait_for_interpreter(client)
         assert not interpreter.has_ended
         with interpreter.limit_time(0.1):

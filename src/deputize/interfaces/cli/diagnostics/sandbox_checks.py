@@ -12,7 +12,7 @@ from deputize.interfaces.cli.diagnostics.finding import Finding
 from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.program_job import try_interpreter
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable, find_default_folder
-from deputize.sandboxes.port import Backend, Ending, SandboxSpec
+from deputize.sandboxes.port import Backend, Ending, ResultFolder, SandboxSpec
 
 _SECONDS: Final = 20.0
 # Each is a test of the shell that succeeds if the way out is open.
@@ -123,8 +123,11 @@ async def _check_backend(client: SandboxClient) -> list[Finding]:
             "PROCESS": str(os.getpid()),
             "PORT": str(listener.getsockname()[1]),
         }
+        # The supervisor enters the sandbox for what its program leaves there.
+        left = ResultFolder(path="/out", size_bytes=4_096) if client.backend is Backend.NAMESPACES else None
+        command = ("/bin/sh", "-c", script)
         result = await client.run(
-            SandboxSpec(command=("/bin/sh", "-c", script), seconds=_SECONDS, environment=environment)
+            SandboxSpec(command=command, seconds=_SECONDS, environment=environment, result_folder=left)
         )
         if result.end.ending is not Ending.EXIT:
             return [_explain_failure(client.backend, result)]
