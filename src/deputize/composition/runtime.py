@@ -58,6 +58,7 @@ from deputize.lifecycle.tenant_snapshot import Authority
 from deputize.operations.admin.delegations import make_token_minter
 from deputize.operations.bootstrap import list_tenants
 from deputize.runs.leases import ProcessLease
+from deputize.sandboxes.port import Backend
 from deputize.store.consistency_values import ConsistencyValues
 from deputize.store.counters.factory import open_counters
 from deputize.store.counters.port import Counters
@@ -181,6 +182,9 @@ async def open_runtime(
             commands,
             build_grpc_driver(settings, stack),
             runs_programs=settings.builtin.code is not None,
+            program_backend=(
+                None if settings.accepts_weakness("unsandboxed_code") else Backend(settings.sandboxes.backend)
+            ),
         ),
         circuits=circuits,
         shared_circuits=shared_circuits,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from deputize.core.caller import Caller, Epochs
 from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.contract.contract import Contract, Effects
+from deputize.core.contract.isolation import BackendDemand
 from deputize.core.value_types import frozen
 
 Environment = Literal["development", "staging", "production"]
@@ -109,6 +110,8 @@ class Verdict:
     requirements: tuple[ApprovalRequirement, ...] = ()
     # Which effects a tool that its server changed may have all the same, by the rules that permit the call.
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    # The sandboxes that rules demand: the call is made in no weaker one.
+    backend_demands: tuple[BackendDemand, ...] = ()
 
 
 @frozen
@@ -132,3 +135,4 @@ class Decision:
     record_id: str = ""
     requirements: tuple[ApprovalRequirement, ...] = ()
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    backend_demands: tuple[BackendDemand, ...] = ()

@@ -31,6 +31,7 @@ from deputize.execute.drivers.command import CommandDriver
 from deputize.execute.drivers.http import HttpDriver
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
+from deputize.sandboxes.port import Backend
 
 if TYPE_CHECKING:
     from deputize.execute.drivers.grpc import GrpcDriver
@@ -41,7 +42,7 @@ class Drivers:
 
     def __init__(
         self, python: PythonDriver, mcp: McpDriver, http: HttpDriver, command: CommandDriver,
-        grpc: "GrpcDriver | None" = None, *, runs_programs: bool = False,
+        grpc: "GrpcDriver | None" = None, *, runs_programs: bool = False, program_backend: Backend | None = None,
     ) -> None:  # fmt: skip
         self._python = python
         self._mcp = mcp
@@ -50,6 +51,8 @@ class Drivers:
         # None if the settings have no gRPC service; gRPC is an extra.
         self._grpc = grpc
         self._runs_programs = runs_programs
+        # None if programs may run without a sandbox.
+        self._program_backend = program_backend
 
     def find_tool(self, contract: Contract) -> AnyTool:
         """Find the tool that implements a contract, or raise the Problem that says why there is none."""
@@ -79,6 +82,19 @@ class Drivers:
                     advice="Register a version whose handler names a function.",
                     nothing_happened=True,
                 )
+
+    def find_backend(self, contract: Contract, tenant: str) -> Backend | None:
+        """Find the strongest sandbox that calls of a tool can have here; None if they have none, or not for certain."""
+        match contract.handler.driver:
+            case "command":
+                # It runs on what is demanded, or not at all.
+                return max(Backend, key=list(Backend).index)
+            case "mcp":
+                return self._mcp.find_backend(contract, tenant)
+            case "flow" if contract.flow is not None and contract.flow.program is not None:
+                return self._program_backend
+            case _:
+                return None
 
     def get_code_digest(self, contract: Contract) -> str:
         """Return the digest of the code that would run here; empty if none is loaded, or for another server's tool."""

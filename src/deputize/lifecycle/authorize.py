@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from deputize.core.caller import Epochs
 from deputize.core.contract.availability import AvailabilityCode
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.isolation import BackendDemand
 from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, Verdict
 from deputize.core.errors import (
     ApprovalRequired,
@@ -19,12 +21,14 @@ from deputize.core.errors import (
     PolicyFailed,
     ToolNotFound,
 )
+from deputize.core.value_types import frozen
 from deputize.govern.policy.engines import consult_engines
 from deputize.govern.token_authorization import require_constraints
 from deputize.lifecycle.hooks import tighten_verdict
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
+from deputize.sandboxes.port import Backend, choose_stronger
 
 _NO_LABELS: Final = frozenset[str]()
 
@@ -147,11 +151,69 @@ def _record_decision(
         record_id=policy_decision.record_id,
         requirements=verdict.requirements,
         admitted_drift=verdict.admitted_drift,
+        backend_demands=verdict.backend_demands,
     )
     runtime.decision_log.record_decision(validated.call.tenant, policy_decision)
+    unmet_demand = find_unmet_demand(runtime, validated.call.tenant, validated.contract, verdict)
+    if unmet_demand is not None:
+        raise _build_backend_refusal(validated.tool.name, verdict, unmet_demand).replace(decision=decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
         return decision
     raise _build_refusal(validated.tool.name, verdict).replace(decision=decision)
+
+
+@frozen
+class UnmetDemand:
+    """A sandbox that a rule demands, and the weaker one that calls of a tool have here; None if they have none."""
+
+    demand: BackendDemand
+    backend: Backend | None
+
+    @property
+    def reason(self) -> str:
+        place = "in no sandbox" if self.backend is None else f"on {self.backend}"
+        return f"it would run {place} here, and the rule demands {self.demand.backend}"
+
+
+def find_unmet_demand(runtime: Runtime, tenant: str, contract: Contract, verdict: Verdict) -> UnmetDemand | None:
+    """Find a rule that demands a stronger sandbox for a call of this tool than it has here."""
+    if not verdict.backend_demands or verdict.behavior is Behavior.DENY:
+        return None
+    backend = runtime.driver.find_backend(contract, tenant)
+    for each in verdict.backend_demands:
+        wanted = Backend(each.backend)
+        if backend is None or choose_stronger(backend, wanted) is not backend:
+            return UnmetDemand(demand=each, backend=backend)
+    return None
+
+
+def _build_backend_refusal(tool: str, verdict: Verdict, unmet: UnmetDemand) -> PermissionDenied:
+    demand = unmet.demand
+    why = f": {demand.reason}" if demand.reason else ""
+    return PermissionDenied(
+        f"{tool} is not allowed by {demand.rule} ({demand.where}), because {unmet.reason}{why}",
+        details={
+            "behavior": Behavior.DENY,
+            "rules": [{"id": demand.rule, "where": demand.where, "reason": demand.reason}],
+            "backend": {"demanded": demand.backend, "available": unmet.backend},
+            "policy_digest": verdict.digest,
+            "suggestion": verdict.suggestion,
+        },
+        advice=_advise_backend(unmet),
+        nothing_happened=True,
+    )
+
+
+def _advise_backend(unmet: UnmetDemand) -> str:
+    if unmet.backend is not None:
+        return (
+            f'The operator can set backend = "{unmet.demand.backend}" in [sandboxes], after deputize sandboxes check, '
+            "or change the rule."
+        )
+    return (
+        "Call another tool. Only commands, programs of [[servers]] without sandbox = false and programs of code.run "
+        "have a sandbox; the operator can put the tool in one, or narrow the rule."
+    )
 
 
 def _build_refusal(tool: str, verdict: Verdict) -> PermissionProblem:

@@ -367,6 +367,7 @@ class _Dispatch:
             client_capabilities=call.request.client_capabilities,
             input_round=validated.input_round,
             admitted_drift=self.authorized.decision.admitted_drift,
+            backend_demands=self.authorized.decision.backend_demands,
             endpoint=self.endpoint,
             report_progress=call.request.report_progress if active_run is None else active_run.report_progress,
             should_stop=None if active_run is None else active_run.is_stopping,

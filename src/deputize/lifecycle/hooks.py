@@ -197,7 +197,9 @@ def tighten_verdict(verdict: Verdict, hook_effects: HookEffects) -> Verdict:
     """
     for opinion in hook_effects.permissions:
         if opinion.behavior.strictness > verdict.behavior.strictness:
-            verdict = replace(opinion, digest=verdict.digest, errors=verdict.errors)
+            verdict = replace(
+                opinion, digest=verdict.digest, errors=verdict.errors, backend_demands=verdict.backend_demands
+            )
         elif opinion.behavior is verdict.behavior:
             verdict = replace(
                 verdict, rules=verdict.rules + opinion.rules, requirements=verdict.requirements + opinion.requirements

@@ -12,6 +12,7 @@ import pytest
 
 from deputize.composition.command_driver import build_command_driver
 from deputize.core.contract.contract import Contract, UpstreamIdempotency
+from deputize.core.contract.isolation import BackendDemand
 from deputize.core.contract.tools import ToolContext
 from deputize.core.errors import (
     EgressDenied,
@@ -80,10 +81,11 @@ class Commands:
         return self.driver._declared["dev", "lab"][f"lab/{name}"]
 
     async def run(
-        self, contract: Contract | None = None, *, tenant: str = "dev", seconds: float = 60, **arguments: Any
-    ) -> Any:
+        self, contract: Contract | None = None, *, tenant: str = "dev", seconds: float = 60,
+        demands: tuple[BackendDemand, ...] = (), **arguments: Any,
+    ) -> Any:  # fmt: skip
         context = ToolContext(call_id="call", tenant=tenant, user="ana", agent="bot", session=None, key="call",
-                              attempt=1, seconds_left=seconds, traceparent=None)  # fmt: skip
+                              attempt=1, seconds_left=seconds, traceparent=None, backend_demands=demands)  # fmt: skip
         return await self.driver.run(self.driver.find_tool(contract or self.find()), arguments, context, seconds)
 
 
@@ -430,6 +432,21 @@ async def test_a_command_runs_on_the_stronger_of_what_its_manifest_and_the_setti
         sandboxes = SandboxSettings.model_validate({"folder": lab.folder / "sandboxes", "backend": demanded})
         async with lab.open(command, sandboxes=sandboxes) as commands:
             assert (await commands.run())["stdout"] == "4.4.0\n", declared
+
+
+async def test_a_rule_demands_more_than_the_manifest_and_never_less(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = {Backend.GVISOR: "gVisor (runsc) is not installed"}
+    monkeypatch.setattr(client, "find_problem", lambda _, backend: problems.get(backend))
+    weak, strong = (BackendDemand(rule=f"needs-{each}", where="a.cedar:1", reason="", backend=each) for each in Backend)
+    async with lab.open(
+        python("pass"), make_command("own", "-S", "-c", "pass", sandbox={"backend": "gvisor"})
+    ) as commands:
+        await commands.run(demands=(weak,))
+        with pytest.raises(ToolRequiresSetup, match=r"on gvisor, as needs-gvisor \(a.cedar:1\) demands") as raised:
+            await commands.run(demands=(weak, strong))
+        assert raised.value.nothing_happened
+        with pytest.raises(ToolRequiresSetup, match="runsc"):
+            await commands.run(commands.find("own"), demands=(weak,))
 
 
 async def test_a_command_whose_backend_is_missing_requires_setup(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

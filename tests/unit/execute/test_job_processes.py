@@ -28,7 +28,7 @@ def build_payload(*, rules: int, text: str = "a" * 8192) -> bytes:
     return orjson.dumps(
         {
             "digest": f"{rules}", "question": question, "entities": "[]", "rules": rules_json,
-            "without_asking_forbids": rules_json,
+            "without_conditional_forbids": rules_json,
         }
     )  # fmt: skip
 

@@ -1,10 +1,21 @@
 """Declare what a tool's code may use and reach while it runs."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer
 
 from deputize.core.contract.parts import ContractPart, Permission, SparsePart, omit_unset_fields
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendDemand:
+    """A rule of the policies that demands a sandbox on this backend, or a stronger one, for a call."""
+
+    rule: str
+    where: str
+    reason: str
+    backend: str
 
 
 class ResourceLimits(ContractPart):

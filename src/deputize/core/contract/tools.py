@@ -18,6 +18,7 @@ from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.contract.command import Command
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.http_request import HttpPagination, HttpRequest
+from deputize.core.contract.isolation import BackendDemand
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound
 from deputize.core.mcp.servers import CALL_TOOL
 from deputize.core.value_types import frozen
@@ -252,6 +253,8 @@ class ToolContext:
     input_round: InputRound | None = field(default=None, repr=False)
     # Which calls rules let pass by a tool that its server changed; for tools of MCP servers.
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    # The sandboxes that rules demand; for commands.
+    backend_demands: tuple[BackendDemand, ...] = ()
     # Which of its service's URLs the attempt goes to; for operations of HTTP services.
     endpoint: int = 0
     # The whole delegation chain, nearest agent first; `agent` is the first of them.

@@ -106,22 +106,25 @@ class CommandDriver:
         stdin = _encode_input(tool.command, arguments)
         call = _Call(tool=tool)
         try:
-            backend = choose_stronger(self._sandboxes.backend, _find_backend(tool.contract))
-            await self._sandboxes.connect(backend)
+            demanded = _find_backend(tool.contract, context)
+            await self._sandboxes.connect(demanded)
+            backend = choose_stronger(self._sandboxes.backend, demanded)
             async with contextlib.AsyncExitStack() as stack:
                 folder = None
                 if tool.command.files is not None and backend is Backend.GVISOR:
                     # What a program on gVisor holds in memory is seen by nothing else.
                     folder = await stack.enter_async_context(open_scratch(self._sandboxes.uid))
-                spec = _build_spec(tool, words, folder, seconds)
+                spec = _build_spec(tool, words, folder, seconds, backend)
                 if len(spec.to_json()) >= MAX_REQUEST_BYTES:
                     raise SemanticViolation("the arguments make a command that is too long: shorten them")
                 result, files = await self._run_sandbox(call, spec, stdin, folder)
             call.require_good_end(result)
             return _build_result(call, result, files)
         except SandboxUnavailable as error:
+            demand = next((each for each in context.backend_demands if each.backend == demanded), None)
+            by_rule = f" on {demanded}, as {demand.rule} ({demand.where}) demands" if demand is not None else ""
             raise ToolRequiresSetup(
-                f"{tool.contract.full_name} needs a sandbox, and this host has none: {error}",
+                f"{tool.contract.full_name} needs a sandbox{by_rule}, and this host has none: {error}",
                 advice=_ADVICE_SANDBOX,
                 nothing_happened=True,
             ) from error
@@ -319,7 +322,9 @@ def _encode_input(command: Command, arguments: Mapping[str, Any]) -> bytes:
     return value.encode(errors="replace") if isinstance(value, str) else orjson.dumps(value)
 
 
-def _build_spec(tool: CommandTool, words: tuple[str, ...], host_folder: Path | None, seconds: float) -> SandboxSpec:
+def _build_spec(
+    tool: CommandTool, words: tuple[str, ...], host_folder: Path | None, seconds: float, backend: Backend
+) -> SandboxSpec:
     """Build the sandbox of a call; the program leaves its files in a folder of the host, or else in memory."""
     command, has_hosts = tool.command, bool(_list_targets(tool.contract))
     folders = [SandboxFolder(path=each.path, is_writable=bool(each.write)) for each in command.folders or ()]
@@ -337,15 +342,19 @@ def _build_spec(tool: CommandTool, words: tuple[str, ...], host_folder: Path | N
         environment={**(PROXY_ENVIRONMENT if has_hosts else {}), **(command.environment or {})},
         proxy_port=PROXY_PORT if has_hosts else None,
         limits=read_limits(tool.contract.limits),
-        backend=_find_backend(tool.contract),
+        backend=backend,
         result_folder=result_folder,
     )
 
 
-def _find_backend(contract: Contract) -> Backend:
-    """Find the weakest backend of a contract; no command runs on an interpreter, which is weaker than all of them."""
+def _find_backend(contract: Contract, context: ToolContext) -> Backend:
+    """Find the weakest backend that the contract and the policies accept for a call.
+
+    No command runs on an interpreter, which is weaker than all of them.
+    """
     declared = None if contract.sandbox is None else contract.sandbox.backend
-    return Backend.GVISOR if declared == "gvisor" else Backend.NAMESPACES
+    accepted = Backend.GVISOR if declared == "gvisor" else Backend.NAMESPACES
+    return choose_stronger(accepted, *(Backend(each.backend) for each in context.backend_demands))
 
 
 def read_limits(limits: ResourceLimits) -> SandboxLimits:

@@ -34,6 +34,7 @@ from deputize.execute.drivers.mcp_reads import read_from_server
 from deputize.execute.network_policy import require_reachable
 from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 from deputize.execute.upstreams.server_pool import UpstreamPool
+from deputize.sandboxes.port import Backend
 
 _MAX_WORDS_LENGTH: Final = 300
 _MAX_SEARCHED_LENGTH: Final = 4_000
@@ -52,6 +53,13 @@ class McpDriver:
         """Return the server's tool or method that a contract names."""
         target = parse_mcp_target(contract.handler.target)
         return UpstreamTool(contract=contract, server=target.server, name=target.name, method=target.method)
+
+    def find_backend(self, contract: Contract, tenant: str) -> Backend | None:
+        """Find the sandbox of a server's program; None if it has none, or is reached by a URL."""
+        try:
+            return self._upstreams.find_backend(tenant, parse_mcp_target(contract.handler.target).server)
+        except ServerNotFound:
+            return None
 
     async def run(
         self, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float

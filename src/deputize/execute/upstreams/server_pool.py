@@ -38,6 +38,7 @@ from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, Upst
 from deputize.execute.upstreams.stdio_transport import StdioTransport
 from deputize.execute.upstreams.subprocess_server import ServerSandboxes
 from deputize.sandboxes.client import SandboxClient
+from deputize.sandboxes.port import Backend
 
 # How long connecting to a host may take.
 _CONNECT_SECONDS = 10.0
@@ -117,6 +118,11 @@ class UpstreamPool:
             return self._servers[tenant, server]
         except KeyError:
             raise ServerNotFound(f"there is no server {server[:64]}", details={"server": server[:64]}) from None
+
+    def find_backend(self, tenant: str, server: str) -> Backend | None:
+        """Find the backend of the sandbox that a server's program is started in; None if it is started in none."""
+        settings = self.get_settings(tenant, server)
+        return self._sandboxes.client.backend if settings.command and settings.sandbox else None
 
     async def discover_server(
         self, tenant: str, server: str, credential: Secret | None, seconds: float, *, viewer: str = ""

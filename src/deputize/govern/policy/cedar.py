@@ -17,6 +17,7 @@ selects the version.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cedarpy
@@ -24,6 +25,7 @@ import orjson
 
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.contract.availability import AdmittedDrift
+from deputize.core.contract.isolation import BackendDemand
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest, Verdict
 from deputize.core.value_types import frozen
 from deputize.govern.policy.cedar_schema import (
@@ -181,7 +183,7 @@ def evaluate_slice(
     return judge_answers(
         slice_,
         query,
-        lambda number: question.ask(slice_.without_asking_forbids if number else slice_.policies, cedar_entities),
+        lambda number: question.ask(slice_.without_conditional_forbids if number else slice_.policies, cedar_entities),
     )
 
 
@@ -205,7 +207,7 @@ def build_question(slice_: PolicySlice, query: PolicyQuery) -> CedarQuestion | V
 
 
 def judge_answers(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], CedarAnswer]) -> Verdict:
-    """Reach the verdict. `ask(0)` is the answer of all rules, `ask(1)` that without forbids that ask."""
+    """Reach the verdict. `ask(0)` is the answer of all rules, `ask(1)` that without conditional forbids."""
     is_required = get_tool_attribute(query.tool, "requires_user_interaction")
     verdict = _judge_rules(slice_, query, ask)
     return require_person(verdict, is_required=is_required, is_human=query.caller["human"])
@@ -216,7 +218,7 @@ def _judge_rules(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], C
     if answer.errors or answer.decision == cedarpy.Decision.NoDecision.name:
         return _deny_on_error(slice_, answer.errors)
     matching_rules = _select_rules(slice_, answer.reasons)
-    plain_rules = tuple(rule for rule in matching_rules if not rule.requires_approval)
+    plain_rules = tuple(rule for rule in matching_rules if not (rule.requires_approval or rule.is_conditional_forbid))
     if answer.decision == cedarpy.Decision.Allow.name:
         return (
             _build_verdict(slice_, Behavior.ALLOW, plain_rules)
@@ -229,10 +231,26 @@ def _judge_rules(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], C
         without_forbids = ask(1)
         if without_forbids.decision == cedarpy.Decision.Allow.name:
             permits = _select_rules(slice_, without_forbids.reasons)
-            # A forbid with @decision("ask") must not replace the approval that a permit requires.
-            asking_permits = permits if all(rule.requires_approval for rule in permits) else []
-            return _build_verdict(slice_, Behavior.ASK, _sort_rules(slice_, [*matching_rules, *asking_permits]))
+            return _judge_conditions(slice_, matching_rules, permits)
     return _deny_by_default(slice_, query)
+
+
+def _judge_conditions(slice_: PolicySlice, forbids: Sequence[PolicyRule], permits: Sequence[PolicyRule]) -> Verdict:
+    """Reach the verdict of a permitted call that conditional forbids match."""
+    plain_permits = [rule for rule in permits if not rule.requires_approval]
+    # A forbid with @decision("ask") must not replace the approval that a permit requires.
+    asking_rules = [rule for rule in forbids if rule.requires_approval] + [*(() if plain_permits else permits)]
+    verdict = (
+        _build_verdict(slice_, Behavior.ASK, _sort_rules(slice_, asking_rules))
+        if asking_rules
+        else _build_verdict(slice_, Behavior.ALLOW, _sort_rules(slice_, [*forbids, *plain_permits]))
+    )
+    demands = (
+        BackendDemand(rule=rule.id, where=rule.where, reason=rule.reason, backend=rule.content.backend)
+        for rule in forbids
+        if rule.content.backend is not None
+    )
+    return replace(verdict, backend_demands=tuple(demands))
 
 
 def deny_costly_slice(slice_: PolicySlice) -> Verdict:

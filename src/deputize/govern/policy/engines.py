@@ -49,4 +49,5 @@ def combine_verdicts(first: Verdict, second: Verdict) -> Verdict:
         suggestion=stricter.suggestion or milder.suggestion,
         requirements=stricter.requirements
         + tuple(each for each in milder.requirements if has_same_behavior and each not in stricter.requirements),
+        backend_demands=first.backend_demands + second.backend_demands,
     )

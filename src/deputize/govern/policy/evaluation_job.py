@@ -41,9 +41,9 @@ async def evaluate_costly_slice(slice_: PolicySlice, query: PolicyQuery, run_job
     }
     reply = await run_job(evaluate_job, orjson.dumps(request))
     if reply == _MISSING:
-        plain_rules = [rule for rule in slice_.rules if not (rule.requires_approval and rule.effect == "forbid")]
+        plain_rules = [rule for rule in slice_.rules if not rule.is_conditional_forbid]
         request["rules"] = build_set_json((rule.id, rule.ast) for rule in slice_.rules)
-        request["without_asking_forbids"] = build_set_json((rule.id, rule.ast) for rule in plain_rules)
+        request["without_conditional_forbids"] = build_set_json((rule.id, rule.ast) for rule in plain_rules)
         reply = await run_job(evaluate_job, orjson.dumps(request))
     if reply is None or reply == _MISSING:
         return deny_costly_slice(slice_)
@@ -52,13 +52,13 @@ async def evaluate_costly_slice(slice_: PolicySlice, query: PolicyQuery, run_job
 
 
 def evaluate_job(payload: bytes) -> bytes:
-    """Evaluate one question; reply with the answers of all rules and of those without asking forbids."""
+    """Evaluate one question; reply with the answers of all rules and of those without conditional forbids."""
     request = orjson.loads(payload)
     policies = _slices.get(request["digest"])
     if policies is None:
         if "rules" not in request:
             return _MISSING
-        all_rules, plain_rules = request["rules"], request["without_asking_forbids"]
+        all_rules, plain_rules = request["rules"], request["without_conditional_forbids"]
         policies = _slices.put(
             request["digest"],
             (cedarpy.PolicySet.from_json_str(all_rules), cedarpy.PolicySet.from_json_str(plain_rules)),

@@ -23,6 +23,7 @@ from deputize.govern.policy import approval_annotations
 from deputize.govern.policy.approval_annotations import ApprovalTerms, parse_approval_terms
 from deputize.govern.policy.user_interaction import INTERACTION_RULE
 from deputize.govern.token_authorization import ADMIN_RULE, CAPABILITIES_RULE, CEILING_RULE, SCOPES_RULE
+from deputize.sandboxes.port import Backend
 
 NOTHING_PERMITS = "nothing-permits"
 EVALUATION_ERROR = "evaluation-error"
@@ -33,7 +34,9 @@ RESERVED_IDS = frozenset(
 RESERVED_PREFIXES = ("hook:", "authzen:")
 _ADMITTED_DRIFT = {"allow": AdmittedDrift.READS, "allow-writes": AdmittedDrift.WRITES}
 # A misspelt @decision would silently turn an approval into a permit, so unknown annotations are errors.
-ANNOTATIONS = ("id", "reason", "decision", "drifted", *approval_annotations.ANNOTATIONS)
+ANNOTATIONS = ("id", "reason", "decision", "drifted", "backend", *approval_annotations.ANNOTATIONS)
+_BACKENDS = frozenset(Backend)
+_BACKEND_NAMES = " or ".join(f'"{each}"' for each in Backend)
 MAX_REPORTED_ERRORS = 200
 MAX_RULES = 20_000
 
@@ -96,6 +99,8 @@ class RuleContent:
     resource: Mapping[str, Any]
     # Which calls of tools that their servers changed it lets pass, which are held otherwise.
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    # Of a forbid: the weakest backend on which it lets calls be made.
+    backend: str | None = None
 
 
 # The content of a rule, or what is wrong with it.
@@ -122,6 +127,11 @@ class PolicyRule:
     @property
     def requires_approval(self) -> bool:
         return self.content.requires_approval
+
+    @property
+    def is_conditional_forbid(self) -> bool:
+        """True for a forbid that lets calls pass which are approved, or made in a sandbox that is strong enough."""
+        return self.effect == "forbid" and (self.requires_approval or self.content.backend is not None)
 
     @property
     def approval_terms(self) -> ApprovalTerms:
@@ -244,6 +254,7 @@ def rule_to_json(parsed_rule: ParsedRule) -> dict[str, Any] | list[str]:
         "action": dict(parsed_rule.action),
         "resource": dict(parsed_rule.resource),
         "admitted_drift": int(parsed_rule.admitted_drift),
+        "backend": parsed_rule.backend,
     }
 
 
@@ -299,6 +310,7 @@ def parse_rule(text: str) -> ParsedRule:
         action=ast["action"],
         resource=ast["resource"],
         admitted_drift=_ADMITTED_DRIFT.get(annotations.get("drifted"), AdmittedDrift.NONE),
+        backend=annotations.get("backend"),
     )
 
 
@@ -339,6 +351,11 @@ def _find_annotation_errors(annotations: Mapping[str, str | None], effect: str) 
         yield (
             '@drifted must be "allow" for reads or "allow-writes" for all calls, on a permit: without it, calls of a '
             "tool that its server changed are held"
+        )
+    if "backend" in annotations and (annotations["backend"] not in _BACKENDS or effect != "forbid"):
+        yield (
+            f"@backend must be {_BACKEND_NAMES}, on a forbid, which then forbids calls that are made in no sandbox or "
+            "in a weaker one"
         )
     if len(annotations.get("reason") or "") > _MAX_REASON_LENGTH:
         yield f"@reason is longer than {_MAX_REASON_LENGTH} characters: shorten it"

@@ -50,10 +50,8 @@ class PolicySlice:
         return compute_digest({"rules": [_describe_rule(rule) for rule in self.rules]})
 
     @cached_property
-    def without_asking_forbids(self) -> cedarpy.PolicySet:
-        return build_policy_set(
-            [rule for rule in self.rules if not (rule.requires_approval and rule.effect == "forbid")]
-        )
+    def without_conditional_forbids(self) -> cedarpy.PolicySet:
+        return build_policy_set([rule for rule in self.rules if not rule.is_conditional_forbid])
 
 
 class SliceIndex:
@@ -110,6 +108,8 @@ def _describe_rule(rule: PolicyRule) -> dict[str, Any]:
     }
     if rule.requires_approval:
         description["approval_terms"] = rule.approval_terms.to_json()
+    if rule.content.backend is not None:
+        description["backend"] = rule.content.backend
     return description
 
 

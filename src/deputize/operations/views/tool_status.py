@@ -16,6 +16,7 @@ from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest
 from deputize.core.errors import Problem
 from deputize.core.value_types import frozen
+from deputize.lifecycle.authorize import find_unmet_demand
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
@@ -174,6 +175,15 @@ def _check_policy(runtime: Runtime, authority: TenantAuthority, caller: Caller, 
             status=ToolStatus.LOADED,
             code=AvailabilityCode.DECIDED_PER_CALL,
             message="its rules depend on each call's arguments",
+        )
+    unmet_demand = find_unmet_demand(runtime, caller.tenant, contract, verdict)
+    if unmet_demand is not None:
+        demand = unmet_demand.demand
+        return ToolAvailability(
+            status=ToolStatus.BLOCKED,
+            code=AvailabilityCode.POLICY_BLOCKED,
+            message=demand.reason or unmet_demand.reason,
+            rules=(MatchedRule(id=demand.rule, where=demand.where, reason=demand.reason),),
         )
     if verdict.behavior is Behavior.DENY:
         return ToolAvailability(

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from deputize.core.settings import SandboxSettings, ServiceSettings, Settings
+from deputize.core.settings import PolicySettings, SandboxSettings, ServiceSettings, Settings
 from tests.integration.conftest import ADMIN, HttpGateway, serve_gateway
 from tests.support.command_manifest import make_command, write_commands
 from tests.support.sandbox_host import needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-1"), pytest.mark.asyncio(loop_scope="session"), needs_sandboxes]
+WALLS = """
+@id("open") permit (principal, action, resource);
+@id("walled") @backend("namespaces") forbid (principal, action, resource);
+"""
 COUNT = "import sys, time; text = sys.stdin.read(); time.sleep(float(sys.argv[1])); print(len(text.split()))"
 
 
@@ -65,6 +69,29 @@ async def test_commands_are_tools_like_others(fresh_database: str, tmp_path: Pat
         # The settings do not declare it any more, so it runs nothing.
         old = await gateway.call("lab.count", {"text": "a", "seconds": 0}, token=token, version="1.0.0")
         assert old.json()["error"]["slug"] in ("requires-setup", "tool-retired"), old.text
+
+
+@pytest.mark.requirement("GOV-2")
+async def test_rules_demand_a_sandbox_and_are_met_or_name_what_is_missing(
+    fresh_database: str, tmp_path: Path, folder: Path
+) -> None:
+    def change(settings: Settings) -> Settings:
+        sandboxes = SandboxSettings(folder=tmp_path / "sandboxes", accept=("weak_limits",))
+        return settings.model_copy(update={"services": (write_lab(folder),), "sandboxes": sandboxes, "policy": policy})
+
+    policy_file = tmp_path / "walls.cedar"
+    policy_file.write_text(WALLS)
+    policy = PolicySettings(files=(str(policy_file),))
+    async with serve_gateway(fresh_database, tmp_path, change=change) as gateway:
+        token = gateway.token("root", scopes=("lab:read", "lab:write", "shop:read", ADMIN))
+        met = await gateway.call("lab.count", {"text": "two words", "seconds": 0}, token=token)
+        assert met.json()["result"]["stdout"] == "2\n", met.text
+        refused = await gateway.call("shop.get_user", {"id": 7}, token=token)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["slug"]) == (403, "permission-denied"), refused.text
+        assert "walled (" in error["message"]
+        assert "would run in no sandbox here, and the rule demands namespaces" in error["message"]
+        assert "narrow the rule" in error["advice"]
 
 
 def get_token(gateway: HttpGateway) -> str:

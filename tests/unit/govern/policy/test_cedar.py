@@ -18,6 +18,7 @@ pytestmark = pytest.mark.requirement("GOV-2")
 PERMIT = '@id("yes") ' + ANYTHING
 PERMIT_ASK = '@id("yes-ask") @decision("ask") ' + ANYTHING
 FORBID = '@id("no") @reason("Because.") forbid (principal, action, resource);'
+FORBID_WEAK = '@id("strong") @backend("gvisor") forbid (principal, action, resource);'
 FORBID_ASK = '@id("no-ask") @decision("ask") forbid (principal, action, resource);'
 
 
@@ -34,6 +35,11 @@ FORBID_ASK = '@id("no-ask") @decision("ask") forbid (principal, action, resource
         ([PERMIT_ASK, FORBID_ASK], Behavior.ASK, ["yes-ask", "no-ask"]),
         ([FORBID_ASK], Behavior.DENY, ["nothing-permits"]),
         ([PERMIT, FORBID_ASK, FORBID], Behavior.DENY, ["no"]),
+        ([FORBID_WEAK], Behavior.DENY, ["nothing-permits"]),
+        ([PERMIT, FORBID_WEAK], Behavior.ALLOW, ["yes", "strong"]),
+        ([PERMIT_ASK, FORBID_WEAK], Behavior.ASK, ["yes-ask"]),
+        ([PERMIT, FORBID_ASK, FORBID_WEAK], Behavior.ASK, ["no-ask"]),
+        ([PERMIT, FORBID_WEAK, FORBID], Behavior.DENY, ["no"]),
     ],
 )
 def test_permits_forbids_and_approvals_combine_to_one_verdict(
@@ -41,6 +47,17 @@ def test_permits_forbids_and_approvals_combine_to_one_verdict(
 ) -> None:
     verdict = compile_policies(*texts).decide(make_question())
     assert (verdict.behavior, rule_ids(verdict.rules)) == (behavior, rules)
+    demands = ["strong"] if FORBID_WEAK in texts and behavior is not Behavior.DENY else []
+    assert [each.rule for each in verdict.backend_demands] == demands
+
+
+async def test_a_job_hears_of_the_sandbox_that_a_rule_demands() -> None:
+    async def run_job(job: Callable[[bytes], bytes], payload: bytes) -> bytes:
+        return job(payload)
+
+    policies, question = compile_policies(PERMIT, FORBID_WEAK), make_question()
+    slice_, query, _ = policies.prepare_query(question)
+    assert await evaluate_costly_slice(slice_, query, run_job) == policies.decide(question)
 
 
 def test_a_verdict_names_rule_place_and_reason() -> None:

@@ -285,17 +285,17 @@ def _find_shadowed_rules(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnost
 
 
 def _rank_weakness(rule: PolicyRule) -> int:
-    """Rank rules from strongest to weakest: forbid, forbid with approval, permit, permit with approval."""
+    """Rank rules from strongest to weakest: forbid, forbid with a condition, permit, permit with approval."""
     return {("forbid", False): 0, ("forbid", True): 1, ("permit", False): 2, ("permit", True): 3}[
-        rule.effect, rule.requires_approval
+        rule.effect, rule.requires_approval or rule.is_conditional_forbid
     ]
 
 
 def _has_own_effect(stronger: PolicyRule, rule: PolicyRule) -> bool:
-    """Tell whether the weaker rule still matters: as the permit behind a forbid with approval, by its approvers, or
-    by what it says of changed tools.
+    """Tell whether the weaker rule still matters: as the permit behind a forbid with a condition, by its approvers, by
+    its backend, or by what it says of changed tools.
     """
-    if stronger.effect == "forbid" and stronger.requires_approval and rule.effect == "permit":
+    if stronger.is_conditional_forbid and (rule.effect == "permit" or rule.content.backend != stronger.content.backend):
         return True
     if rule.content.admitted_drift > stronger.content.admitted_drift and stronger.effect == "permit":
         return True
