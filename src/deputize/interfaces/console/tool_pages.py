@@ -120,6 +120,7 @@ def _build_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
         "timeout_class": format_line(str(tool["timeout_class"])),
         "scopes": [format_line(each) for each in tool["scopes"]],
         "is_deprecated": tool["deprecation"] is not None,
+        "keeps_credential": tool.get("credential_lifetime") == "program",
     }
 
 

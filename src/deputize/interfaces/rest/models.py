@@ -236,6 +236,10 @@ class ToolModel(BaseModel):
 
 class ToolDetailModel(ToolModel):
     contract: dict[str, Any]
+    credential_lifetime: Literal["call", "program"] | None = Field(
+        description="How long the tool's credential is held: for a call, or in the environment of its server's program "
+        "for as long as that runs; null if it has none."
+    )
 
 
 class ToolPage(BaseModel):

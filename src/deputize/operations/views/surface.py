@@ -15,6 +15,7 @@ from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.names import to_outward_name
+from deputize.core.errors import ServerNotFound
 from deputize.core.event_loop.loop_pace import LoopPace
 from deputize.core.mcp.servers import parse_mcp_target
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
@@ -173,7 +174,19 @@ class Surface:
         return {
             **summarize_tool(tool_version),
             "contract": {**contract_fields, "input_schema": tool_version.tool.model_schema},
+            "credential_lifetime": self._find_credential_lifetime(caller.tenant, contract),
         }
+
+    def _find_credential_lifetime(self, tenant: str, contract: Contract) -> str | None:
+        """Find how long the tool's credential is held: a program has it in its environment for as long as it runs."""
+        if contract.auth.credential == "none":
+            return None
+        if contract.handler.driver == "mcp":
+            server = parse_mcp_target(contract.handler.target).server
+            with contextlib.suppress(ServerNotFound):
+                if self._runtime.upstreams.get_settings(tenant, server).command:
+                    return "program"
+        return "call"
 
     async def list_versions(self, caller: Caller, name: str) -> list[dict[str, Any]]:
         tools = await self._load_tools(caller)

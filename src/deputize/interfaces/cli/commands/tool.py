@@ -155,7 +155,9 @@ def show(
         printer.line(f"  scopes: {' '.join(scopes)}")
     auth = contract.get("auth") or {}
     if auth.get("credential") == "vault":
-        printer.line(f"  credential: the secret {auth['secret']}")
+        is_kept = tool.get("credential_lifetime") == "program"
+        lifetime = ", which its program keeps in its environment for as long as it runs" if is_kept else ""
+        printer.line(f"  credential: the secret {auth['secret']}{lifetime}")
     elif auth.get("credential") == "delegated":
         printer.line(f"  credential: a delegated token for {auth.get('audience')}")
     for example in (tool.get("examples") or ())[:1]:

@@ -177,6 +177,19 @@ async def test_a_host_without_sandboxes_starts_and_says_what_to_do(
         assert "sandbox = false" in why
 
 
+@pytest.mark.requirement("GOV-7")
+async def test_a_tool_says_that_its_program_keeps_its_secret(
+    fresh_database: str, tmp_path: Path, orders_server: Upstream
+) -> None:
+    kept = make_program(sandbox=False, credential="vault", secret="orders", secret_env="ORDERS_KEY")
+    async with open_upstream_gateway(fresh_database, tmp_path, orders_server, [kept]) as upstream_gateway:
+        gateway, token = upstream_gateway.gateway, upstream_gateway.admin_token
+        stored = await gateway.post("/v1/secrets", {"name": "orders", "value": KEY}, token=token)
+        assert stored.status_code == 201, stored.text
+        await upstream_gateway.probe()
+        assert (await gateway.get(f"/v1/tools/{NAME}.echo", token=token)).json()["credential_lifetime"] == "program"
+
+
 async def test_who_only_calls_hears_of_servers_in_the_standing_of_their_tools(
     upstream_gateway: UpstreamGateway,
 ) -> None:
