@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.contract.tools import BrowserPage, ToolContext
 from deputize.core.errors import EgressDenied, ProgramCrashed, ToolFailed, ToolPrecondition
 from deputize.execute.browser.page_proxy import PageProxy
@@ -22,6 +24,7 @@ from deputize.execute.browser.process import find_chromium
 from deputize.execute.browser.sessions import BrowserSessions
 from deputize.execute.page_client import ListedHosts
 from deputize.sandboxes.client import SandboxClient
+from deputize.tools.browser.declarations import declare_tools
 from tests.support.egress_server import Server, make_certificate, make_resolver, run_server
 from tests.support.hostile_pages import HostilePages, list_writes
 from tests.support.sandbox_host import needs_sandboxes
@@ -95,7 +98,7 @@ async def _open_world(
         program,
         listed,
         partial(PageProxy, listed, seconds=20, resolver=make_resolver("127.0.0.1"), tls=tls),
-        per_caller=2,
+        per_caller=1,
         minutes=15,
         memory_bytes=1_073_741_824,
         seconds=60,
@@ -155,6 +158,23 @@ async def test_a_call_that_writes_lets_its_page_write_once(world: BrowserWorld) 
     assert list_writes(world.shop) == ["POST /sink/order HTTP/1.1"]
 
 
+async def test_an_approved_click_is_refused_once_its_form_is_another(world: BrowserWorld) -> None:
+    functions = {each.__name__: getattr(each, ATTRIBUTE) for each in declare_tools(world.sessions.use)}
+    sent, url = list_writes(world.shop), f"{world.url}/order"
+    shown = await functions["navigate"].run(url=url, context=make_context())
+    send, item = (re.search(rf"{each}.*ref=(\w+)", shown["text"]) for each in ('button "Send"', 'textbox "Item"'))
+    assert send is not None
+    assert item is not None
+    asked = {"session": shown["browser_session_id"], "ref": send[1], "url": url}
+    preview = await functions["click"].preview(**asked, context=make_context())
+    fields = [{"ref": item[1], "value": "7"}]
+    await functions["fill"].run(session=asked["session"], fields=fields, context=make_context())
+    approved = replace(make_context(), guards=preview.guards)
+    with pytest.raises(ToolPrecondition, match="not as it was when this was approved"):
+        await functions["click"].run(**asked, context=approved)
+    assert list_writes(world.shop) == sent
+
+
 async def test_a_session_is_of_one_caller_and_one_too_many_ends_the_oldest(world: BrowserWorld) -> None:
     eve = make_context("eve")
     async with world.use(context=eve) as page:
@@ -165,7 +185,7 @@ async def test_a_session_is_of_one_caller_and_one_too_many_ends_the_oldest(world
         with pytest.raises(ToolPrecondition, match="no such browser session"):
             async with world.use(first, context=other):
                 pass
-    async with world.use(context=eve), world.use(context=eve):
+    async with world.use(context=eve):
         with pytest.raises(ToolPrecondition):
             async with world.use(first, context=eve):
                 pass

@@ -27,7 +27,7 @@ from deputize.execute.egress import MAX_URL_LENGTH, Egress, HostResolver, HttpAn
 from deputize.execute.egress_proxy import SandboxListener
 from deputize.execute.page_client import ListedHosts, read_target
 
-MAX_ANSWER_BYTES: Final = 4_194_304
+MAX_ANSWER_BYTES: Final = 8_388_608
 _MAX_BODY_BYTES: Final = 1_048_576
 _MAX_HEAD_BYTES: Final = 65_536
 _PART_BYTES: Final = 65_536

@@ -139,7 +139,7 @@ def _declare_acts(use: UseBrowser) -> tuple[Callable[..., Any], ...]:
     )
     @name_plainly
     async def fill(session: Session, fields: Fields, context: ToolContext) -> pages.FilledPage:
-        """Fill in fields of the page, and send nothing: browser.click on its button does. No passwords or files."""
+        """Fill in fields of the page; browser.click on its button sends them. No passwords, cards or files."""
         async with use(context, session, None, None) as page:
             before = await pages.fill(page, fields)
             return pages.FilledPage(before=before, observation=await pages.observe(page, "fill", 0, pages.MAX_PAGE))
