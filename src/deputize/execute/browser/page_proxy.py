@@ -176,8 +176,7 @@ class PageProxy(SandboxListener):
         self._running += 1
         try:
             async with self._slots:
-                self._note(url, None)
-                return await egress.exchange(
+                answer = await egress.exchange(
                     method,
                     url,
                     body=None if method in _READING else body,
@@ -185,6 +184,8 @@ class PageProxy(SandboxListener):
                     seconds=self._seconds,
                     max_bytes=MAX_ANSWER_BYTES,
                 )
+            self._note(url, None)
+            return answer
         finally:
             self._running -= 1
             self._last_end = asyncio.get_running_loop().time()
