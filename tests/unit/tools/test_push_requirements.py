@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from deputize import ToolPrecondition
+from deputize import ToolContext, ToolPrecondition
 from deputize.core.settings.builtin import BuildSettings, BuiltinSettings, GitSettings
 from deputize.tools.files.changes import Changes
 from deputize.tools.git.branches import Author, Branches
+from deputize.tools.git.declarations import declare_tools, open_branches
 from deputize.tools.git.process import Deadline
 from deputize.tools.git.push_requirements import BranchRun, PushRequirements, RequiredCommands
 from tests.support.git_traps import Ground, make_ground
@@ -32,15 +33,13 @@ class Project:
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
-        self.branches = self._open()
+        self.branches = open_branches(ground.repository, ground.folder / "data")
         self.head = self.branches.start("1" * 32, BRANCH, self.branches.find_commit("main", soon()), soon()).head
         self.count = 1
 
-    def _open(self) -> Branches:
-        return Branches(self.ground.repository, self.ground.folder / "data")
-
     def requirements(self, commands: RequiredCommands = COMMANDS) -> PushRequirements:
-        return PushRequirements(branches=self._open(), commands=commands)
+        branches = Branches(self.ground.repository, self.branches.data)
+        return PushRequirements(branches=branches, commands=commands)
 
     def write(self, path: str, content: str) -> None:
         self.count += 1
@@ -113,20 +112,18 @@ def test_a_pass_is_of_one_tenant_and_one_command(project: Project) -> None:
 
 
 def test_a_push_without_them_names_the_calls_and_hands_nothing_over(project: Project) -> None:
-    def push() -> str:
-        requirements = project.requirements()
-
-        def require() -> None:
-            requirements.require_passes("acme", BRANCH, project.head, soon())
-
-        return requirements.branches.push(BRANCH, project.head, soon(), require=require).head
-
+    tools = declare_tools(project.ground.repository, project.ground.folder / "data", None, COMMANDS)
+    (push,) = (each for each in tools if each.__name__ == "push")
+    context = ToolContext(
+        call_id="1", tenant="acme", user="ana", agent="bot", session=None, key="k", attempt=1, seconds_left=30.0,
+        traceparent=None,
+    )  # fmt: skip
     project.run("lint")
     with pytest.raises(ToolPrecondition, match=r"test must pass .* then call build\.test with branch=agent/x"):
-        push()
+        push(BRANCH, project.head, context)
     assert project.ground.git("branch", "--list", BRANCH) == ""
     project.run("test")
-    assert push() == project.head
+    assert push(BRANCH, project.head, context).head == project.head
     assert project.ground.git("rev-parse", BRANCH).strip() == project.head
 
 
