@@ -10,6 +10,7 @@ from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.catalog.schemas import compile_schema
 from deputize.core.contract.tools import PythonTool, ToolContext
 from deputize.core.errors import Problem, SchemaViolation
+from deputize.core.settings import WebSettings
 from deputize.execute.page_client import PageClient
 from deputize.tools.web.declarations import declare_fetch, declare_search
 from proofs.ssrf.hostile_pages import build_page, list_hostile_answers, list_hostile_pages, list_links
@@ -43,7 +44,8 @@ async def read_page(url: str, hops: int = _HOPS) -> None:
     """Read a page, go where it redirects, and follow its links. The operator listed every host, and nothing private."""
     hosts = [ATTACKER_HOST, "*.attacker.test"]
     with suppress(ValueError):
-        hosts.append(urlsplit(url).hostname or ATTACKER_HOST)
+        # Settings cannot list an IPv6 address.
+        hosts += [each for each in (urlsplit(url).hostname,) if each and ":" not in each]
     fetch = declare_fetch(PageClient(hosts, max_bytes=_MAX_BYTES).get, _SECONDS)
     try:
         page = await _call(fetch, url=url)
@@ -59,8 +61,9 @@ async def read_page(url: str, hops: int = _HOPS) -> None:
 
 async def search_and_follow(url: str) -> None:
     """Ask the search engine in the settings, which may be private, and read each page that it found."""
-    engine = PageClient((), (urlsplit(url).netloc,), max_bytes=_MAX_BYTES)
-    found = await _call(declare_search(engine.get, url, _SECONDS, None), query="tea")
+    address = WebSettings(search_url=url).search_url or ""
+    engine = PageClient((), (urlsplit(address).netloc,), max_bytes=_MAX_BYTES)
+    found = await _call(declare_search(engine.get, address, _SECONDS, None), query="tea")
     for result in found.results:
         with suppress(Problem):
             await read_page(result.url, 0)
