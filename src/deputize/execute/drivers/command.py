@@ -218,7 +218,7 @@ class _Call:
             case Ending.PROCESSES:
                 raise self.settle(ResourceLimitExceeded, f"{name} started more processes than it may", result)
             case Ending.OUTPUT:
-                raise self.settle(ResourceLimitExceeded, f"{name} was ended, because it wrote more than it may", result)
+                raise self.settle(ResourceLimitExceeded, f"{name} wrote more output or files than it may", result)
             case Ending.CRASH:
                 raise self.settle(ProgramCrashed, f"{name} crashed", result)
             case _:
