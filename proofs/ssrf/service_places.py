@@ -38,6 +38,7 @@ from deputize.interfaces.cli.diagnostics.policy_checks import _check_decision_po
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.interfaces.cli.local.service_import import ImportOptions, plan_import, read_source
 from deputize.lifecycle.credentials.wiring import build_sign_in_egress
+from proofs.ssrf.browser_pages import list_browser_places
 from proofs.ssrf.hostile_documents import (
     build_referring_document,
     build_server_document,
@@ -218,7 +219,7 @@ async def export_span(url: str) -> None:
 
 
 def list_service_places(sites: Sites) -> list[Place]:
-    """List the places that read documents, the commands, and the clients of others."""
+    """List the places that read documents, the commands, the browser, and the clients of others."""
     documents, cli, credentials_module = DocumentPlaces(sites), "interfaces/cli", "lifecycle/credentials/wiring.py"
     driver_code = ("composition/runtime.py Egress", "execute/drivers/http.py egress.exchange")
     import_code = (f"{cli}/local/service_import.py Egress", f"{cli}/local/service_import.py egress.get")
@@ -257,4 +258,5 @@ def list_service_places(sites: Sites) -> list[Place]:
               attempt=read_vault, paths_only=True),
         Place(name="span collector", covers=("evidence/span_export.py opentelemetry",), attempt=export_span,
               paths_only=True),
+        *list_browser_places(sites),
     ]  # fmt: skip
