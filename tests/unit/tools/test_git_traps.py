@@ -32,14 +32,16 @@ class Tools:
         self._tools: dict[str, Callable[..., Any]] = {getattr(each, ATTRIBUTE).contract.name: each for each in tools}
 
     def call(self, tool: str, **arguments: Any) -> Any:
-        context = ToolContext(
+        return self._tools[tool](**arguments, context=self._build_context())
+
+    def preview(self, tool: str, **arguments: Any) -> Any:
+        return getattr(self._tools[tool], ATTRIBUTE).preview(**arguments, context=self._build_context())
+
+    def _build_context(self) -> ToolContext:
+        return ToolContext(
             call_id=uuid.uuid4().hex, tenant="acme", user="ann", agent="bot", session=None, key=uuid.uuid4().hex,
             attempt=1, seconds_left=10.0, traceparent=None,
         )  # fmt: skip
-        return self._tools[tool](**arguments, context=context)
-
-    def preview(self, tool: str, **arguments: Any) -> Any:
-        return getattr(self._tools[tool], ATTRIBUTE).preview(**arguments)
 
     def work(self) -> None:
         """Use every tool once, on a branch from its start to its end."""
