@@ -204,6 +204,18 @@ async def test_a_dialog_holds_nothing_up_and_a_crash_ends_the_session(world: Bro
             pass
 
 
+async def test_a_session_expires_under_a_call(world: BrowserWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.sessions, "_minutes", 0.02)
+    forever = {"expression": "new Promise(() => 0)", "awaitPromise": True}
+    async with world.use() as page:
+        session = page.session
+        with pytest.raises(ProgramCrashed):
+            await page.send("Runtime.evaluate", forever)
+    with pytest.raises(ToolPrecondition):
+        async with world.use(session):
+            pass
+
+
 async def test_no_browser_is_started_for_a_host_that_is_not_listed(world: BrowserWorld) -> None:
     with pytest.raises(EgressDenied):
         async with world.sessions.use(make_context(), "new", None, "https://evil.example/"):
