@@ -34,6 +34,7 @@ _PART_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 15.0
 # How long a request that comes between two calls waits for the next one.
 _HOLD_SECONDS: Final = 120.0
+_REFUSAL_SECONDS: Final = 0.2
 # Answers are held in memory.
 _MOST_REQUESTS: Final = 8
 _MOST_ATTEMPTS: Final = 50
@@ -160,6 +161,9 @@ class PageProxy(SandboxListener):
             reason = str(problem.message if isinstance(problem, Problem) else problem) or "it took too long"
             is_refused = isinstance(problem, _Refused | EgressDenied)
             self._note(url, reason)
+            if is_refused:
+                # A script that tries again and again would keep this process busy with TLS.
+                await asyncio.sleep(_REFUSAL_SECONDS)
             await peer.send(403 if is_refused else 502, [("content-type", "text/plain")], reason.encode())
             return
         kept = [each for each in answer.headers.items() if each[0] not in _DROPPED_FROM_ANSWERS]
