@@ -182,7 +182,7 @@ def find_unmet_demand(runtime: Runtime, tenant: str, contract: Contract, verdict
     backend = runtime.driver.find_backend(contract, tenant)
     for each in verdict.backend_demands:
         wanted = Backend(each.backend)
-        if backend is None or choose_stronger(backend, wanted) is not backend:
+        if backend is None or choose_stronger(backend, wanted) != backend:
             return UnmetDemand(demand=each, backend=backend)
     return None
 

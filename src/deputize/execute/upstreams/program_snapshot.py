@@ -95,7 +95,6 @@ def prepare_sandboxed_program(
 
     Pinned files are seen as copies, which the user `uid` of sandboxes can read.
     """
-    _require_no_fetching(server)
     try:
         command = resolve_command(server, search_path)
         pins = list_pins(server, command.program)
@@ -133,7 +132,8 @@ def prepare_sandboxed_program(
     )
 
 
-def _require_no_fetching(server: McpServerSettings) -> None:
+def require_no_fetching(server: McpServerSettings) -> None:
+    """Refuse a launcher that fetches what it runs at each start, in a sandbox without a network."""
     launcher = os.path.basename(server.command[0])
     if launcher not in FETCHERS or server.hosts:
         return

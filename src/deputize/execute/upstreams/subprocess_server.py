@@ -32,7 +32,12 @@ from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressP
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
 from deputize.execute.upstreams.program_files import resolve_path
-from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program, prepare_sandboxed_program
+from deputize.execute.upstreams.program_snapshot import (
+    PreparedProgram,
+    prepare_program,
+    prepare_sandboxed_program,
+    require_no_fetching,
+)
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxUnavailable
 from deputize.sandboxes.port import Ending, SandboxEnd, SandboxLimits, SandboxSpec
 
@@ -46,8 +51,8 @@ _END_SECONDS: Final = 10.0
 _MAX_LINES: Final = 40
 _MAX_LINE_LENGTH: Final = 500
 _SANDBOX_ADVICE: Final = (
-    "The operator must run deputize sandboxes check on the host of the gateway, which says what to change there. "
-    "Without a sandbox, a program that is trusted runs with sandbox = false for this server under [[servers]]."
+    "The operator must run deputize sandboxes check on the gateway's host, which says what to change, or set "
+    "sandbox = false for this server under [[servers]] if its program is trusted."
 )
 _LIMITS_ADVICE: Final = (
     "It runs in a sandbox, and reaches only its own files, and the folders and hosts of this server under [[servers]]. "
@@ -226,6 +231,7 @@ async def start_process(
     elif sandboxes is None:
         raise ToolRequiresSetup(f"the server {server.name} needs a sandbox, and this process starts none")
     if sandboxes is not None:
+        require_no_fetching(server)
         await asyncio.to_thread(_require_folders, server, sandboxes.folders)
     uid = server.uid if sandboxes is None else await _find_sandbox_user(server, sandboxes.client)
     try:

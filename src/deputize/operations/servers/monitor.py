@@ -103,7 +103,7 @@ class ServerMonitor:
                 return await self._probe(tenant, settings)
             except Problem as problem:
                 needs_setup = isinstance(problem, ToolRequiresSetup)
-                reason = f"{problem.message}. {problem.advice}" if needs_setup else problem.message
+                reason = f"{problem.message}. {problem.advice.rstrip('.')}" if needs_setup else problem.message
                 self._record_failure(tenant, server, reason, needs_setup=needs_setup)
                 raise
             finally:

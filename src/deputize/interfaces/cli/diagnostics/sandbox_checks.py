@@ -78,10 +78,10 @@ async def check_sandboxes(settings: Settings) -> list[Finding]:
         client = SandboxClient(find_folder(settings), accept_weak_limits=True, backend=backend)
         try:
             findings += await _check_backend(client)
-            if backend is settings.sandboxes.backend:
+            if backend == settings.sandboxes.backend:
                 findings += _report_limits(client, settings)
         except SandboxUnavailable as error:
-            is_needed = backend is settings.sandboxes.backend
+            is_needed = backend == settings.sandboxes.backend
             findings.append(
                 Finding(
                     check=backend,

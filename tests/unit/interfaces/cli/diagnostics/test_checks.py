@@ -220,6 +220,13 @@ def test_programs_of_code_run_need_a_sandbox_in_production(project: Path) -> Non
         assert (status, summary.partition(":")[0]) == ("warning", "programs of code.run run on their interpreter alone")
 
 
+def test_a_host_that_starts_no_sandbox_for_its_servers_is_broken(project: Path) -> None:
+    sandboxes = SandboxSettings(folder=Path("/proc/none"))
+    settings = make_server(command=("true",)).model_copy(update={"sandboxes": sandboxes})
+    found = {each.check: each.status for each in asyncio.run(check_isolation(settings))}
+    assert found == {"namespaces": "broken", "gvisor": "skipped"}
+
+
 def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: Path) -> None:
     def list_warnings(**values: Any) -> list[str]:
         findings = asyncio.run(check_isolation(make_server(command=("true",), **values)))
