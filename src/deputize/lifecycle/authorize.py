@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from deputize.core.caller import Epochs
 from deputize.core.contract.availability import AvailabilityCode
-from deputize.core.contract.contract import Contract
-from deputize.core.contract.isolation import BackendDemand
 from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, Verdict
 from deputize.core.errors import (
     ApprovalRequired,
@@ -21,14 +19,13 @@ from deputize.core.errors import (
     PolicyFailed,
     ToolNotFound,
 )
-from deputize.core.value_types import frozen
 from deputize.govern.policy.engines import consult_engines
 from deputize.govern.token_authorization import require_constraints
 from deputize.lifecycle.hooks import tighten_verdict
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
-from deputize.sandboxes.port import Backend, choose_stronger
+from deputize.lifecycle.unmet_demand import UnmetDemand, find_unmet_demand
 
 _NO_LABELS: Final = frozenset[str]()
 
@@ -160,31 +157,6 @@ def _record_decision(
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
         return decision
     raise _build_refusal(validated.tool.name, verdict).replace(decision=decision)
-
-
-@frozen
-class UnmetDemand:
-    """A sandbox that a rule demands, and the weaker one that calls of a tool have here; None if they have none."""
-
-    demand: BackendDemand
-    backend: Backend | None
-
-    @property
-    def reason(self) -> str:
-        place = "in no sandbox" if self.backend is None else f"on {self.backend}"
-        return f"it would run {place} here, and the rule demands {self.demand.backend}"
-
-
-def find_unmet_demand(runtime: Runtime, tenant: str, contract: Contract, verdict: Verdict) -> UnmetDemand | None:
-    """Find a rule that demands a stronger sandbox for a call of this tool than it has here."""
-    if not verdict.backend_demands or verdict.behavior is Behavior.DENY:
-        return None
-    backend = runtime.driver.find_backend(contract, tenant)
-    for each in verdict.backend_demands:
-        wanted = Backend(each.backend)
-        if backend is None or choose_stronger(backend, wanted) != backend:
-            return UnmetDemand(demand=each, backend=backend)
-    return None
 
 
 def _build_backend_refusal(tool: str, verdict: Verdict, unmet: UnmetDemand) -> PermissionDenied:

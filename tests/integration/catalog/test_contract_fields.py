@@ -143,7 +143,7 @@ OBSERVATIONS: dict[str, str] = {
     "handler.command.files.folder": f"{_COMMANDS}::test_files_that_a_program_leaves_are_part_of_the_result",
     **dict.fromkeys(
         ("handler.command.files.count", "handler.command.files.bytes"),
-        f"{_COMMANDS}::test_a_program_that_leaves_too_much_is_ended",
+        f"{_COMMANDS}::test_a_program_that_leaves_too_much_has_no_result",
     ),
     "handler.pin": "integration/execute/upstreams/test_mcp_driver.py::"
     "test_a_changed_tool_is_held_and_a_rule_lets_it_read_or_also_write",

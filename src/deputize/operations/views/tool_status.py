@@ -16,9 +16,9 @@ from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest
 from deputize.core.errors import Problem
 from deputize.core.value_types import frozen
-from deputize.lifecycle.authorize import find_unmet_demand
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
+from deputize.lifecycle.unmet_demand import find_unmet_demand
 
 
 class ToolStatus(StrEnum):
