@@ -21,7 +21,7 @@ from deputize.core.contract.tools import BrowserPage, ToolContext
 from deputize.core.errors import EgressDenied, ProgramCrashed, ToolFailed, ToolPrecondition
 from deputize.execute.browser.page_proxy import PageProxy
 from deputize.execute.browser.process import find_chromium
-from deputize.execute.browser.sessions import BrowserSessions
+from deputize.execute.browser.sessions import BrowserSession, BrowserSessions
 from deputize.execute.page_client import ListedHosts
 from deputize.sandboxes.client import SandboxClient
 from deputize.tools.browser.declarations import declare_tools
@@ -202,6 +202,18 @@ async def test_a_dialog_holds_nothing_up_and_a_crash_ends_the_session(world: Bro
     with pytest.raises(ToolPrecondition):
         async with world.use(session):
             pass
+
+
+async def test_a_page_that_logs_without_end_is_not_listened_to(
+    world: BrowserWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = set()
+    monkeypatch.setattr(BrowserSession, "note_event", lambda _, name, parameters: told.add(name))
+    async with world.use() as page:
+        await world.show(page, "/page/")
+        await read(page, "document.body.append('x'), console.log('x'), void Promise.reject(new Error('x'))")
+        await page.settle()
+    assert {name.partition(".")[0] for name in told} <= {"Page", "Target", "Inspector"}, told
 
 
 async def test_a_session_expires_under_a_call(world: BrowserWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deputize.execute.browser import page_proxy
 from deputize.execute.browser.page_proxy import PageProxy
 from deputize.execute.egress import HostResolver
 from deputize.execute.page_client import ListedHosts
@@ -36,8 +37,13 @@ class PageWorld:
     def plain_url(self) -> str:
         return f"http://{HOST}:{self.plain.port}/"
 
-    async def send(self, head: str, body: bytes = b"", *, tunnel: str | None = None) -> bytes:
-        """Send a request, in TLS through a tunnel to a target if there is one; return all that comes back."""
+    async def send(
+        self, head: str, body: bytes = b"", *, tunnel: str | None = None, hold: asyncio.Event | None = None
+    ) -> bytes:
+        """Send a request, in TLS through a tunnel to a target if there is one; return all that comes back.
+
+        Its body is held back until `hold` is set.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             async with asyncio.timeout(30):
@@ -49,13 +55,16 @@ class PageWorld:
                     tls = ssl.create_default_context()
                     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
                     await writer.start_tls(tls, server_hostname=HOST)
-                writer.write(head.encode() + b"\r\n\r\n" + body)
+                writer.write(head.encode() + b"\r\n\r\n")
+                if hold is not None:
+                    await hold.wait()
+                writer.write(body)
                 return await reader.read()
         return b""
 
-    async def request(self, method: str, *headers: str, body: bytes = b"") -> bytes:
+    async def request(self, method: str, *headers: str, body: bytes = b"", hold: asyncio.Event | None = None) -> bytes:
         lines = (f"{method} /page HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}", *headers)
-        return await self.send("\r\n".join(lines), body, tunnel=f"{HOST}:{self.secure.port}")
+        return await self.send("\r\n".join(lines), body, tunnel=f"{HOST}:{self.secure.port}", hold=hold)
 
 
 @contextlib.asynccontextmanager
@@ -129,6 +138,18 @@ async def test_a_call_that_writes_opens_one_origin_to_pages_of_it(tmp_path: Path
         assert len(world.secure.heads) == 2
 
 
+async def test_a_write_that_is_complete_only_after_its_call_is_not_sent(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        hold = asyncio.Event()
+        with world.proxy.open_call(world.url):
+            late = asyncio.ensure_future(world.request("POST", f"Origin: {world.url[:-1]}", body=b"late", hold=hold))
+            # By then the proxy has read the head of the other one, too.
+            await world.request("GET")
+        hold.set()
+        assert (await late).startswith(b"HTTP/1.1 403")
+        assert len(world.secure.heads) == 1
+
+
 @pytest.mark.parametrize(
     ("head", "tunnel"),
     [
@@ -162,6 +183,22 @@ async def test_what_is_no_page_of_a_listed_host_is_not_sent(tmp_path: Path, head
         assert all(reason for _, reason in attempts)
         assert len(attempts) == 1
         assert world.secure.heads == world.plain.heads == []
+
+
+@pytest.mark.parametrize("head", ["CONNECT other.example:443 HTTP/1.1", "GET http://other.example/ HTTP/1.1"])
+async def test_who_asks_in_vain_waits_for_each_refusal(
+    tmp_path: Path, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def note_wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with open_world(tmp_path) as world:
+        with monkeypatch.context() as patch:
+            patch.setattr("deputize.execute.browser.page_proxy.asyncio.sleep", note_wait)
+            assert (await world.send(f"{head}\r\nHost: x")).startswith(b"HTTP/1.1 403")
+        assert waits == [page_proxy.REFUSAL_SECONDS]
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "0.0.0.0"])

@@ -34,11 +34,12 @@ _PART_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 15.0
 # How long a request that comes between two calls waits for the next one.
 _HOLD_SECONDS: Final = 120.0
-_REFUSAL_SECONDS: Final = 0.2
+REFUSAL_SECONDS: Final = 0.2
 # Answers are held in memory.
 _MOST_REQUESTS: Final = 8
 _MOST_ATTEMPTS: Final = 50
 _READING: Final = frozenset({"GET", "HEAD"})
+_PLAIN: Final = [("content-type", "text/plain")]
 # Of this connection alone, or the egress client's own; and headers that make another method of GET.
 _DROPPED_FROM_REQUESTS: Final = frozenset(
     {
@@ -140,7 +141,7 @@ class PageProxy(SandboxListener):
             self._listed.require(f"{origin}/")
         except EgressDenied as denied:
             self._note(origin, denied.message)
-            await peer.send(403, [], denied.message.encode())
+            await self._refuse(peer, denied.message)
             return None
         await peer.begin_tls(self._tls)
         return origin
@@ -154,21 +155,25 @@ class PageProxy(SandboxListener):
                 raise _Refused("only requests of http are possible here")
             if len(url) > MAX_URL_LENGTH:
                 raise _Refused("its address is too long")
-            if method not in _READING and not self._may_write(url, headers):
-                raise _Refused(f"{method} is possible only while a call acts on a page of this origin")
+            self._require_allowed(method, url, headers)
             answer = await self._forward(peer, method, url, headers)
         except (_Refused, Problem, TimeoutError) as problem:
             reason = str(problem.message if isinstance(problem, Problem) else problem) or "it took too long"
             is_refused = isinstance(problem, _Refused | EgressDenied)
             self._note(url, reason)
             if is_refused:
-                # A script that tries again and again would keep this process busy with TLS.
-                await asyncio.sleep(_REFUSAL_SECONDS)
-            await peer.send(403 if is_refused else 502, [("content-type", "text/plain")], reason.encode())
+                await self._refuse(peer, reason)
+            else:
+                await peer.send(502, _PLAIN, reason.encode())
             return
         kept = [each for each in answer.headers.items() if each[0] not in _DROPPED_FROM_ANSWERS]
         status = 502 if answer.status == 407 else answer.status
         await peer.send(status, [*kept, *(("set-cookie", each) for each in answer.cookies)], answer.body)
+
+    async def _refuse(self, peer: "_Peer", reason: str) -> None:
+        # A script that tries again and again would keep this process busy.
+        await asyncio.sleep(REFUSAL_SECONDS)
+        await peer.send(403, _PLAIN, reason.encode())
 
     async def _forward(self, peer: "_Peer", method: str, url: str, headers: dict[str, str]) -> HttpAnswer:
         """Send a request on, in a call: one that comes between two calls waits."""
@@ -180,6 +185,8 @@ class PageProxy(SandboxListener):
         self._running += 1
         try:
             async with self._slots:
+                # The call that it was allowed by may have ended meanwhile.
+                self._require_allowed(method, url, headers)
                 answer = await egress.exchange(
                     method,
                     url,
@@ -193,6 +200,10 @@ class PageProxy(SandboxListener):
         finally:
             self._running -= 1
             self._last_end = asyncio.get_running_loop().time()
+
+    def _require_allowed(self, method: str, url: str, headers: dict[str, str]) -> None:
+        if method not in _READING and not self._may_write(url, headers):
+            raise _Refused(f"{method} is possible only while a call acts on a page of this origin")
 
     def _may_write(self, url: str, headers: dict[str, str]) -> bool:
         """Tell whether a call acts at the origin of a URL, and the request comes from a page of that origin.

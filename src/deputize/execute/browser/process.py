@@ -83,8 +83,8 @@ class BrowserProcess:
             attached = await self.send("Target.attachToTarget", {"targetId": target, "flatten": True})
             await self.send("Browser.setDownloadBehavior", {"behavior": "deny"})
             self._tab = attached["sessionId"]
-            for domain in ("Page", "DOM", "Accessibility", "Runtime"):
-                await self.send(f"{domain}.enable", {})
+            # Of no other domain: a page that logs without end would have each line read here.
+            await self.send("Page.enable", {})
 
     async def send(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Give a command, and return its answer; raise `ToolFailed` if the browser cannot do it."""
