@@ -139,6 +139,16 @@ class BuildSettings(SettingsSection):
         return self
 
 
+_PrivateHosts = Annotated[
+    tuple[Annotated[str, StringConstraints(pattern=_NAME_PATTERN, max_length=259)], ...],
+    Field(
+        max_length=100,
+        description="Further hosts, which may be in a private network and without TLS, as `wiki.internal`, or with a "
+        "port.",
+    ),
+]
+
+
 class WebSettings(SettingsSection):
     """The tools `web.fetch` and `web.search`. Other hosts are out of their reach, also by a redirect."""
 
@@ -148,12 +158,7 @@ class WebSettings(SettingsSection):
         description="Hosts whose pages agents may read, as `docs.example.com`, `*.example.com` for every host below "
         "it, or with a port; over https, and only at public addresses.",
     )
-    private_hosts: tuple[Annotated[str, StringConstraints(pattern=_NAME_PATTERN, max_length=259)], ...] = Field(
-        (),
-        max_length=100,
-        description="Further hosts, which may be in a private network and without TLS, as `wiki.internal`, or with a "
-        "port.",
-    )
+    private_hosts: _PrivateHosts = ()
     max_bytes: int = Field(
         1_048_576, ge=1_024, le=4_194_304, description="How large a page may be; a larger one is refused."
     )
@@ -192,12 +197,7 @@ class BrowserSettings(SettingsSection):
         description="Hosts that pages may connect to, as `shop.example.com`, `*.example.com` for every host below it, "
         "or with a port; over https, and only at public addresses. Name those of styles and scripts, too.",
     )
-    private_hosts: tuple[Annotated[str, StringConstraints(pattern=_NAME_PATTERN, max_length=259)], ...] = Field(
-        (),
-        max_length=100,
-        description="Further hosts, which may be in a private network and without TLS, as `wiki.internal`, or with a "
-        "port.",
-    )
+    private_hosts: _PrivateHosts = ()
     seconds: float = Field(45.0, gt=0, le=80, description="How long one call may take, with the start of a browser.")
     sessions: int = Field(
         2, ge=1, le=8, description="How many sessions one caller may have at once; a further one ends the oldest."
