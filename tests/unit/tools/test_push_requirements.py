@@ -104,6 +104,14 @@ def test_a_run_that_saw_ignored_files_counts_for_no_commit(project: Project) -> 
     assert project.list_missing() == ["lint"]
 
 
+def test_a_command_sees_no_folder_that_no_commit_has(project: Project) -> None:
+    project.write("plugin/inner/x.txt", "x")
+    project.remove("plugin/inner/x.txt")
+    run = BranchRun(requirements=project.requirements(), branch=BRANCH, name="test", tenant="acme")
+    with run.open_files() as files:
+        assert not (files / "plugin").exists()
+
+
 def test_a_pass_is_of_one_tenant_and_one_command(project: Project) -> None:
     project.run("test")
     assert project.list_missing(tenant="other") == ["test", "lint"]

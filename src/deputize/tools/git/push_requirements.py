@@ -8,7 +8,7 @@ the ignored ones that are never committed, so that a run counts for no other fil
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from deputize import ToolPrecondition
+from deputize.tools.files.folder import RESERVED_NAME
 from deputize.tools.git.branches import Branches
 from deputize.tools.git.process import Deadline
 
@@ -41,6 +42,7 @@ class BranchRun:
         branches, deadline = self.requirements.branches, Deadline.after(_OPEN_SECONDS)
         with branches.open_branch(self.branch, deadline) as opened:
             if self.requirements.find_command(self.name) is not None:
+                _remove_empty_folders(opened.tree)
                 self._tree = branches.write_whole_tree(opened, deadline)
             yield opened.tree
 
@@ -106,6 +108,14 @@ def describe_remedy(branch: str, missing: Sequence[str]) -> str:
     """Say which calls would provide what is missing."""
     calls = " and ".join(f"build.{name}" for name in missing)
     return f"Commit or take back all changes, ignored files too, then call {calls} with branch={branch}"
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    """Remove the folders that no commit has, so that the command does not see them either."""
+    for parent, _, _ in os.walk(folder, topdown=False):
+        if Path(parent) != folder and Path(parent).relative_to(folder).parts[0] != RESERVED_NAME:
+            with suppress(OSError):
+                os.rmdir(parent)
 
 
 def _remove_oldest(folder: Path) -> None:
