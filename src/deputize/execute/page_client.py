@@ -43,10 +43,12 @@ class ListedHosts:
             for name, listed_port in hosts:
                 if port == (listed_port or PORTS[scheme]) and is_listed_host((name,), host):
                     return host, is_private
+        # Without TLS, only a private one is reached.
+        names = "hosts" if scheme == "https" else "private_hosts"
         raise EgressDenied(
             f"{host}, port {port}, is not one of the hosts whose pages may be read",
             details={"host": host, "port": port},
-            advice=f"If the host is right, the operator must add it to hosts of {self._setting}.",
+            advice=f"If the host is right, the operator must add it to {names} of {self._setting}.",
             nothing_happened=True,
         )
 
