@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import socket
 import ssl
@@ -60,9 +61,9 @@ class BrowserWorld:
         return f"https://{HOST}:{self.shop.port}"
 
     def use(
-        self, session: str = "new", *, context: ToolContext | None = None, write_url: str | None = None
+        self, session: str = "new", *, context: ToolContext | None = None
     ) -> AbstractAsyncContextManager[BrowserPage]:
-        return self.sessions.use(context or make_context(), session, write_url, None)
+        return self.sessions.use(context or make_context(), session, None)
 
     async def show(self, page: BrowserPage, path: str) -> dict[str, Any]:
         answer = await page.send("Page.navigate", {"url": self.url + path})
@@ -151,7 +152,8 @@ async def test_a_call_that_writes_lets_its_page_write_once(world: BrowserWorld) 
     async with world.use() as page:
         await world.show(page, "/order")
         session = page.session
-    async with world.use(session, write_url=f"{world.url}/order") as page:
+    async with world.use(session) as page:
+        page.allow_writes(f"{world.url}/order")
         await page.send("Runtime.evaluate", submit)
         await page.settle()
         assert await read(page, "document.body.innerText") == "You are at /sink/order."
@@ -170,9 +172,39 @@ async def test_an_approved_click_is_refused_once_its_form_is_another(world: Brow
     fields = [{"ref": item[1], "value": "7"}]
     await functions["fill"].run(session=asked["session"], fields=fields, context=make_context())
     approved = replace(make_context(), guards=preview.guards)
+    # It tries all the time, and a click that is refused lets nothing of that pass.
+    async with world.use(asked["session"]) as page:
+        await read(page, "setInterval(() => fetch('/sink/now', {method: 'POST'}), 1)")
     with pytest.raises(ToolPrecondition, match="not as it was when this was approved"):
         await functions["click"].run(**asked, context=approved)
+    for wrong in ({"ref": "p1e1"}, {"ref": "p1e999999"}, {"url": f"{world.url}/other"}):
+        with pytest.raises(ToolPrecondition):
+            await functions["click"].run(**{**asked, **wrong}, context=make_context())
     assert list_writes(world.shop) == sent
+
+
+async def test_what_no_line_refers_to_is_not_clicked(world: BrowserWorld) -> None:
+    functions = {each.__name__: getattr(each, ATTRIBUTE) for each in declare_tools(world.sessions.use)}
+    shown = await functions["navigate"].run(url=f"{world.url}/order", context=make_context())
+    async with world.use(shown["browser_session_id"]) as page:
+        root = (await page.send("DOM.getDocument", {"depth": -1}))["root"]
+    text = json.dumps(root)
+    others = re.findall(r'"backendNodeId": (\d+), "nodeType": (?:3|9|10)', text)
+    assert others
+    for each in others:
+        with pytest.raises(ToolPrecondition, match="there is no p1e"):
+            await functions["follow"].run(session=shown["browser_session_id"], ref=f"p1e{each}", context=make_context())
+
+
+async def test_a_page_that_is_not_shown_says_why(world: BrowserWorld) -> None:
+    functions = {each.__name__: getattr(each, ATTRIBUTE) for each in declare_tools(world.sessions.use)}
+    url = f"https://{HOST}:{world.shop.port}"
+    for path, problem, words in (
+        ("/metadata", EgressDenied, "169.254.169.254:80 was refused"),
+        ("/elsewhere", EgressDenied, "127.0.0.1"),
+    ):
+        with pytest.raises(problem, match=words):
+            await functions["navigate"].run(url=f"{url}{path}", context=make_context())
 
 
 async def test_a_session_is_of_one_caller_and_one_too_many_ends_the_oldest(world: BrowserWorld) -> None:
@@ -230,5 +262,5 @@ async def test_a_session_expires_under_a_call(world: BrowserWorld, monkeypatch: 
 
 async def test_no_browser_is_started_for_a_host_that_is_not_listed(world: BrowserWorld) -> None:
     with pytest.raises(EgressDenied):
-        async with world.sessions.use(make_context(), "new", None, "https://evil.example/"):
+        async with world.sessions.use(make_context(), "new", "https://evil.example/"):
             pass

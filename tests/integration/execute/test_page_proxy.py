@@ -96,7 +96,7 @@ async def test_a_page_is_read_and_noted(tmp_path: Path) -> None:
         assert b"alt-svc" not in answer.lower()
         assert head.endswith(b"\r\n\r\n")
         assert plain.endswith(b"hello")
-        assert attempts == {(f"{HOST}:{world.secure.port}", None): None, (f"{HOST}:{world.plain.port}", None): None}
+        assert attempts == dict.fromkeys(((f"{HOST}:{each.port}", None) for each in (world.secure, world.plain)), False)
         sent = world.secure.heads[0].lower()
         assert "cookie: c=3" in sent
         assert "override" not in sent
@@ -124,7 +124,8 @@ async def test_a_call_that_writes_opens_one_origin_to_pages_of_it(tmp_path: Path
             (),
             ("Origin: null", "Sec-Fetch-Site: cross-site"),
         ]
-        with world.proxy.open_call(world.url):
+        with world.proxy.open_call():
+            world.proxy.allow_writes(world.url)
             for headers in foreign:
                 assert (await world.request("POST", *headers, body=b"x")).startswith(b"HTTP/1.1 403")
             # Another origin of the same name.
@@ -141,7 +142,8 @@ async def test_a_call_that_writes_opens_one_origin_to_pages_of_it(tmp_path: Path
 async def test_a_write_that_is_complete_only_after_its_call_is_not_sent(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         hold = asyncio.Event()
-        with world.proxy.open_call(world.url):
+        with world.proxy.open_call():
+            world.proxy.allow_writes(world.url)
             late = asyncio.ensure_future(world.request("POST", f"Origin: {world.url[:-1]}", body=b"late", hold=hold))
             # By then the proxy has read the head of the other one, too.
             await world.request("GET")
@@ -234,3 +236,29 @@ async def test_between_two_calls_a_request_waits_for_the_next_one(tmp_path: Path
         with world.proxy.open_call() as attempts:
             assert (await waiting).endswith(b"hello")
         assert list(attempts) == [(f"{HOST}:{world.secure.port}", None)]
+
+
+async def test_what_waited_for_others_is_not_sent_between_two_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_proxy, "_MOST_REQUESTS", 1)
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def resolve(host: str, port: int) -> list[str]:
+        is_asked.set()
+        await may_answer.wait()
+        return ["127.0.0.1"]
+
+    async with open_world(tmp_path, resolve) as world:
+        with world.proxy.open_call():
+            first = asyncio.ensure_future(world.request("GET"))
+            await is_asked.wait()
+            second = asyncio.ensure_future(world.send(f"GET {world.plain_url} HTTP/1.1\r\nHost: x"))
+            # By then the proxy has read that one, too.
+            await world.send("GET / HTTP/1.1\r\nHost: x")
+        may_answer.set()
+        assert (await first).endswith(b"hello")
+        await world.send("GET / HTTP/1.1\r\nHost: x")
+        assert world.plain.heads == []
+        with world.proxy.open_call():
+            assert (await second).endswith(b"hello")

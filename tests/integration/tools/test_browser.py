@@ -84,7 +84,9 @@ async def browser(module_database: str, tmp_path_factory: pytest.TempPathFactory
         ):
             settings = Settings(
                 environment="development",
-                builtin=BuiltinSettings(browser=BrowserSettings(private_hosts=(f"localhost:{server.port}",))),
+                builtin=BuiltinSettings(
+                    browser=BrowserSettings(private_hosts=(f"localhost:{server.port}", "localhost:2"))
+                ),
                 sandboxes=SandboxSettings(folder=Path(sandboxes) / "s"),
             )
             tools = load_project(settings, folder)
@@ -197,6 +199,10 @@ async def test_what_a_hostile_page_may_not_is_refused_and_named(browser: Browser
     assert "another address" in elsewhere["error"]["message"]
     for url in ("https://evil.example/", "http://127.0.0.1:1/"):
         assert (await browser.call("navigate", url=url))["error"]["slug"] == "egress-denied"
+    # Nothing listens there.
+    silent = await browser.call("navigate", url="http://localhost:2/")
+    assert silent["error"]["slug"] == "upstream-unavailable", silent
+    assert "the host localhost cannot be reached" in silent["error"]["message"]
     assert (await browser.call("navigate", url="file:///etc/passwd"))["error"]["slug"] == "schema-violation"
 
 

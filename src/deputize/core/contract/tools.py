@@ -214,15 +214,19 @@ class BrowserPage:
     """The page of a browser session, while a call uses it.
 
     `send` gives the browser a command of its debugging protocol, and returns the answer. `settle` waits until the page
-    has come to rest, or for as long as is sensible. `read_id` is the id of the document that is shown now, `attempts`
-    what it connected to as `host:port`, with the reason if that was refused.
+    has come to rest, or for as long as is sensible. `read_id` is the id of the document that is shown now.
+    `run_on_tree` runs a job in a process of its own, on a line of text and the browser's answer with the accessibility
+    tree, which may be large. `allow_writes` lets the page write to the origin of a URL, until the call ends. `attempts`
+    is what it connected to as `host:port`, with the reason if it did not; true if that was refused.
     """
 
     session: str
     send: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
     settle: Callable[[], Awaitable[None]]
     read_id: Callable[[], str]
-    attempts: Mapping[tuple[str, str | None], None]
+    run_on_tree: Callable[[Callable[[bytes], bytes], bytes], Awaitable[bytes]]
+    allow_writes: Callable[[str], None]
+    attempts: Mapping[tuple[str, str | None], bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,7 +303,6 @@ class ToolContext:
             await self.save_checkpoint(state, name, macro)
 
 
-# Opens a session of the caller, or a new one, for one call. Nothing that the page does leaves it but GET and HEAD,
-# unless the first URL is given: then the page may also write to its origin, while the call lasts. The second is what
-# will be shown, which must be at a listed host.
-UseBrowser = Callable[[ToolContext, str, str | None, str | None], AbstractAsyncContextManager[BrowserPage]]
+# Opens a session of the caller, or a new one, for one call. The URL is what will be shown, which must be at a listed
+# host. Nothing that the page does leaves it but GET and HEAD.
+UseBrowser = Callable[[ToolContext, str, str | None], AbstractAsyncContextManager[BrowserPage]]

@@ -89,24 +89,27 @@ class PageProxy(SandboxListener):
         self._slots = asyncio.Semaphore(_MOST_REQUESTS)
         self._is_open = asyncio.Event()
         self._writable: tuple[str, str, int] | None = None
-        self._attempts: dict[tuple[str, str | None], None] = {}
+        self._attempts: dict[tuple[str, str | None], bool] = {}
         self._running = 0
         self._last_end = 0.0
 
     @contextlib.contextmanager
-    def open_call(self, write_url: str | None = None) -> Iterator[dict[tuple[str, str | None], None]]:
-        """Let requests pass while a call lasts, and those that write only to the origin of a URL.
+    def open_call(self) -> Iterator[dict[tuple[str, str | None], bool]]:
+        """Let requests pass while a call lasts.
 
-        Yields what was connected to, as `host:port` with the reason if it was refused.
+        Yields what was connected to, as `host:port` with the reason if it was not; true if that was refused.
         """
         self._attempts = {}
-        self._writable = None if write_url is None else read_target(write_url)
         self._is_open.set()
         try:
             yield self._attempts
         finally:
             self._writable = None
             self._is_open.clear()
+
+    def allow_writes(self, url: str) -> None:
+        """Let requests pass that write to the origin of a URL, until the call ends."""
+        self._writable = read_target(url)
 
     def is_quiet(self, seconds: float) -> bool:
         """Tell whether nothing was sent or answered for so long."""
@@ -140,7 +143,7 @@ class PageProxy(SandboxListener):
         try:
             self._listed.require(f"{origin}/")
         except EgressDenied as denied:
-            self._note(origin, denied.message)
+            self._note(origin, denied.message, is_refused=True)
             await self._refuse(peer, denied.message)
             return None
         await peer.begin_tls(self._tls)
@@ -160,7 +163,7 @@ class PageProxy(SandboxListener):
         except (_Refused, Problem, TimeoutError) as problem:
             reason = str(problem.message if isinstance(problem, Problem) else problem) or "it took too long"
             is_refused = isinstance(problem, _Refused | EgressDenied)
-            self._note(url, reason)
+            self._note(url, reason, is_refused=is_refused)
             if is_refused:
                 await self._refuse(peer, reason)
             else:
@@ -179,27 +182,29 @@ class PageProxy(SandboxListener):
         """Send a request on, in a call: one that comes between two calls waits."""
         egress = self._egress[self._listed.require(url)[1]]
         body = await peer.receive_body()
-        if method in _READING:
+        async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(_HOLD_SECONDS):
-                await self._is_open.wait()
-        self._running += 1
-        try:
-            async with self._slots:
-                # The call that it was allowed by may have ended meanwhile.
-                self._require_allowed(method, url, headers)
-                answer = await egress.exchange(
-                    method,
-                    url,
-                    body=None if method in _READING else body,
-                    headers={name: value for name, value in headers.items() if name not in _DROPPED_FROM_REQUESTS},
-                    seconds=self._seconds,
-                    max_bytes=MAX_ANSWER_BYTES,
-                )
+                await stack.enter_async_context(self._slots)
+                if method in _READING:
+                    await self._is_open.wait()
+            # The call that it was allowed by may have ended meanwhile.
+            self._require_allowed(method, url, headers)
+            self._running += 1
+            stack.callback(self._note_end)
+            answer = await egress.exchange(
+                method,
+                url,
+                body=None if method in _READING else body,
+                headers={name: value for name, value in headers.items() if name not in _DROPPED_FROM_REQUESTS},
+                seconds=self._seconds,
+                max_bytes=MAX_ANSWER_BYTES,
+            )
             self._note(url, None)
             return answer
-        finally:
-            self._running -= 1
-            self._last_end = asyncio.get_running_loop().time()
+
+    def _note_end(self) -> None:
+        self._running -= 1
+        self._last_end = asyncio.get_running_loop().time()
 
     def _require_allowed(self, method: str, url: str, headers: dict[str, str]) -> None:
         if method not in _READING and not self._may_write(url, headers):
@@ -219,14 +224,14 @@ class PageProxy(SandboxListener):
             return read_target(sender) == self._writable
         return False
 
-    def _note(self, url: str, reason: str | None) -> None:
+    def _note(self, url: str, reason: str | None, *, is_refused: bool = False) -> None:
         try:
             _, host, port = read_target(url)
             target = f"{host}:{port}"
         except EgressDenied:
             target = url[:100]
         if len(self._attempts) < _MOST_ATTEMPTS:
-            self._attempts[target, reason] = None
+            self._attempts[target, reason] = is_refused
 
 
 class _Peer:

@@ -7,6 +7,7 @@ way out but the port of `page_proxy.py`.
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ _OPTIONS: Final = (
 )  # fmt: skip
 _PROCESSES: Final = 300
 _STORAGE_BYTES: Final = 268_435_456
+# An answer begins with the number of its command. It may be long, and is read by who needs it.
+_ANSWER: Final = re.compile(rb'\{"id":([0-9]{1,15}),("error":)?')
 # A longer message, as of a page with a million elements, ends the browser.
 LONGEST_MESSAGE: Final = 33_554_432
 
@@ -69,7 +72,7 @@ class BrowserProcess:
         self._note_event = note_event
         self._tab = ""
         self._number = 0
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._reading = asyncio.get_running_loop().create_task(self._read())
 
     @property
@@ -88,11 +91,16 @@ class BrowserProcess:
 
     async def send(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Give a command, and return its answer; raise `ToolFailed` if the browser cannot do it."""
+        result: dict[str, Any] = orjson.loads(await self.exchange(method, parameters))["result"]
+        return result
+
+    async def exchange(self, method: str, parameters: Mapping[str, Any]) -> bytes:
+        """Give a command, and return its answer as it came: a long one would hold up others while it is parsed."""
         if self.has_ended:
             raise ProgramCrashed("the browser of this session has ended")
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
+        answer: asyncio.Future[bytes] = loop.create_future()
         self._answers[number] = answer
         command = {"id": number, "method": method, "params": parameters}
         try:
@@ -119,22 +127,25 @@ class BrowserProcess:
         try:
             with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError):
                 while True:
-                    message = orjson.loads((await self._sandbox.stdout.readuntil(b"\0"))[:-1])
-                    self._note(message)
+                    self._note((await self._sandbox.stdout.readuntil(b"\0"))[:-1])
         finally:
             self._sandbox.kill()
             for each in self._answers.values():
                 if not each.done():
                     each.set_exception(ProgramCrashed("the browser of this session ended"))
 
-    def _note(self, message: dict[str, Any]) -> None:
-        answer = self._answers.get(message.get("id", 0))
-        if answer is None:
-            if "method" in message:
-                self._note_event(message["method"], message.get("params", {}))
-        elif not answer.done():
-            if "error" in message:
-                words = str(message["error"].get("message", ""))[:200]
-                answer.set_exception(ToolFailed(f"the browser cannot do this: {words}"))
-            else:
-                answer.set_result(message["result"])
+    def _note(self, message: bytes) -> None:
+        match = _ANSWER.match(message)
+        if match is None:
+            event = orjson.loads(message)
+            if "method" in event:
+                self._note_event(event["method"], event.get("params", {}))
+            return
+        answer = self._answers.get(int(match[1]))
+        if answer is None or answer.done():
+            return
+        if match[2] is None:
+            answer.set_result(message)
+        else:
+            words = str(orjson.loads(message)["error"].get("message", ""))[:200]
+            answer.set_exception(ToolFailed(f"the browser cannot do this: {words}"))

@@ -7,19 +7,23 @@ The tools `browser.*` get `BrowserSessions.use` from the command line's `builtin
 import asyncio
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 
 from deputize.core.contract.tools import BrowserPage, ToolContext
 from deputize.core.errors import (
     ResourceLimitExceeded,
     SandboxFailed,
+    ToolFailed,
     ToolPrecondition,
     ToolRequiresSetup,
     ToolTimeout,
 )
 from deputize.execute.browser.page_proxy import PageProxy
 from deputize.execute.browser.process import LONGEST_MESSAGE, BrowserProcess, build_spec
+from deputize.execute.job_processes import JobProcesses
 from deputize.execute.page_client import ListedHosts
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
 
@@ -105,16 +109,14 @@ class BrowserSessions:
         self._memory_bytes = memory_bytes
         self._seconds = seconds
         self._sessions: dict[str, BrowserSession] = {}
+        self._jobs = JobProcesses()
 
     @contextlib.asynccontextmanager
-    async def use(
-        self, context: ToolContext, session_id: str, write_url: str | None, shown_url: str | None
-    ) -> AsyncIterator[BrowserPage]:
+    async def use(self, context: ToolContext, session_id: str, shown_url: str | None) -> AsyncIterator[BrowserPage]:
         """Use a session of the caller for one call, or a new one. Another call of the session waits."""
-        for each in (write_url, shown_url):
-            if each is not None:
-                # Before a browser is started for nothing.
-                self._listed.require(each)
+        if shown_url is not None:
+            # Before a browser is started for nothing.
+            self._listed.require(shown_url)
         owner = (context.tenant, context.user, context.agents)
         end = asyncio.get_running_loop().time() + min(context.seconds_left, self._seconds)
         session = await self._start(owner) if session_id == NEW_SESSION else self._find(owner, session_id)
@@ -129,7 +131,9 @@ class BrowserSessions:
                     send=process.send,
                     settle=session.settle,
                     read_id=session.read_page_id,
-                    attempts=stack.enter_context(session.proxy.open_call(write_url)),
+                    run_on_tree=partial(self._run_on_tree, context.tenant, process),
+                    allow_writes=session.proxy.allow_writes,
+                    attempts=stack.enter_context(session.proxy.open_call()),
                 )
         except BaseException as error:
             if session_id == NEW_SESSION:
@@ -138,6 +142,15 @@ class BrowserSessions:
             if isinstance(error, TimeoutError):
                 raise ToolTimeout("the page took too long") from error
             raise
+
+    async def _run_on_tree(
+        self, tenant: str, process: BrowserProcess, job: Callable[[bytes], bytes], question: bytes
+    ) -> bytes:
+        tree = await process.exchange("Accessibility.getFullAXTree", {})
+        reply = await self._jobs.run_job(tenant, job, question + b"\n" + tree)
+        if reply is None:
+            raise ToolFailed("the page is too large to be read, or too many are read at once")
+        return reply
 
     def _find(self, owner: Owner, session_id: str) -> BrowserSession:
         session = self._sessions.get(session_id)
@@ -153,19 +166,15 @@ class BrowserSessions:
         for each in list(self._sessions.values()):
             if each.process is not None and each.process.has_ended:
                 await self._end(each)
-        own = [each for each in self._sessions.values() if each.owner == owner]
-        for each in own[: max(0, len(own) + 1 - self._per_caller)]:
-            await self._end(each)
-        if len(self._sessions) >= MOST_SESSIONS:
-            raise ResourceLimitExceeded(
-                f"this gateway has {MOST_SESSIONS} browser sessions, as many as it may",
-                advice="Try again in some minutes: sessions end by themselves.",
-                nothing_happened=True,
-            )
+        surplus = self._choose_surplus(owner)
         session = BrowserSession(owner, self._make_proxy())
-        # Counted from now on.
+        # It is counted from now on, and the surplus no longer: nothing was awaited since they were.
         self._sessions[session.id] = session
+        for each in surplus:
+            del self._sessions[each.id]
         try:
+            for each in surplus:
+                await self._end(each)
             await self._open(session)
         except SandboxUnavailable as error:
             raise ToolRequiresSetup(
@@ -180,6 +189,34 @@ class BrowserSessions:
                 await self._end(session)
         return session
 
+    def _choose_surplus(self, owner: Owner) -> list[BrowserSession]:
+        """Choose what a new session ends: the caller's oldest one, or that of a tenant with more than its share.
+
+        One that is still being opened is never chosen.
+        """
+        own = [each for each in self._sessions.values() if each.owner == owner]
+        if len(own) >= self._per_caller:
+            surplus = [each for each in own if each.expiry is not None][: len(own) + 1 - self._per_caller]
+            if len(surplus) < len(own) + 1 - self._per_caller:
+                raise ResourceLimitExceeded(
+                    "the browser sessions that this caller may have are still being opened",
+                    advice="Wait for the answers of their calls.",
+                    nothing_happened=True,
+                )
+            return surplus
+        if len(self._sessions) < MOST_SESSIONS:
+            return []
+        counts = Counter(each.owner[0] for each in self._sessions.values())
+        largest = max(counts, key=lambda tenant: counts[tenant])
+        surplus = [each for each in self._sessions.values() if each.owner[0] == largest and each.expiry is not None]
+        if not surplus or counts[largest] <= counts[owner[0]] + 1:
+            raise ResourceLimitExceeded(
+                f"this gateway has {MOST_SESSIONS} browser sessions, as many as it may",
+                advice="Try again in some minutes: sessions end by themselves.",
+                nothing_happened=True,
+            )
+        return surplus[:1]
+
     async def _open(self, session: BrowserSession) -> None:
         spec = build_spec(self._program, session.proxy.public_key_digest, self._memory_bytes)
         sandbox = await self._sandboxes.start(spec, longest_line=LONGEST_MESSAGE)
@@ -192,6 +229,8 @@ class BrowserSessions:
         session.process = BrowserProcess(sandbox, session.note_event)
         session.stack.push_async_callback(session.process.aclose)
         await session.process.open_tab(_START_SECONDS)
+        if session.id not in self._sessions:
+            raise SandboxFailed("this gateway is stopping", nothing_happened=True)
         session.expiry = asyncio.get_running_loop().create_task(self._expire(session))
 
     async def _expire(self, session: BrowserSession) -> None:
@@ -209,4 +248,5 @@ class BrowserSessions:
         """End all sessions."""
         for each in list(self._sessions.values()):
             await self._end(each)
+        await self._jobs.aclose()
         await self._sandboxes.aclose()

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
+import orjson
 from pydantic import Field
 
 from deputize import Content, Result, SemanticViolation, ToolFailed, ToolPrecondition, UpstreamUnavailable
 from deputize.core.contract.tools import BrowserPage
 from deputize.core.errors import EgressDenied
-from deputize.tools.browser.snapshot import REFERENCE_PATTERN, build_text, split_reference
+from deputize.tools.browser.snapshot import REFERENCE_PATTERN, build_text_job, split_reference
 
 # The JSON of a page is searched for injection attempts whole: see `core/injection/suspicions.py`.
 MAX_PAGE: Final = 12_000
@@ -137,16 +138,15 @@ class Screenshot:
 
 async def navigate(page: BrowserPage, url: str) -> None:
     """Show the page at a URL; raise the Problem that keeps it from being shown."""
-    answer = await page.send("Page.navigate", {"url": url})
-    if words := answer.get("errorText"):
-        raise _explain_failure(page, f"the page cannot be shown: {words}")
+    words = str((await page.send("Page.navigate", {"url": url})).get("errorText", ""))
+    # A page that says what failed is one, too.
     await page.settle()
+    asked, shown = _find_target(url), _find_target(await read_url(page))
     # What the proxy answers in place of a host is no page.
-    shown = urlsplit(await read_url(page))
-    target = f"{shown.hostname}:{shown.port or (443 if shown.scheme == 'https' else 80)}"
-    answers = [reason for attempted, reason in page.attempts if attempted == target]
-    if answers and None not in answers:
-        raise _explain_failure(page, "the page cannot be shown")
+    answers = [reason for target, reason in page.attempts if target == shown]
+    if words or (answers and None not in answers):
+        # The browser itself also connects to hosts, and is refused.
+        raise _explain_failure(page, {asked, shown}, words)
 
 
 async def observe(page: BrowserPage, action: str, offset: int, limit: int, reference: str | None = None) -> Observation:
@@ -210,9 +210,11 @@ async def describe(page: BrowserPage, reference: str) -> dict[str, Any]:
     return described
 
 
-async def click(page: BrowserPage, reference: str) -> None:
-    """Click an element, and wait until the page has come to rest."""
+async def click(page: BrowserPage, reference: str, write_url: str | None = None) -> None:
+    """Click an element, and wait until the page has come to rest; from then on it may write to the origin of a URL."""
     element = await _resolve(page, reference)
+    if write_url is not None:
+        page.allow_writes(write_url)
     with suppress(ToolFailed):
         # What was clicked may be gone before the browser has said that it was.
         await _call(page, element, _CLICK)
@@ -265,9 +267,8 @@ async def require_url(page: BrowserPage, url: str) -> None:
 
 
 async def read_text(page: BrowserPage, root: int | None = None) -> str:
-    nodes = (await page.send("Accessibility.getFullAXTree", {}))["nodes"]
-    # Pages are long, and other calls must not wait for them.
-    return await asyncio.to_thread(build_text, nodes, page.read_id(), root) if nodes else ""
+    question = orjson.dumps([page.read_id(), root])
+    return (await page.run_on_tree(build_text_job, question)).decode()
 
 
 def list_connections(page: BrowserPage) -> list[Connection]:
@@ -300,9 +301,13 @@ async def _resolve(page: BrowserPage, reference: str) -> str:
     world = await page.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": _WORLD})
     asked = {"backendNodeId": number, "executionContextId": world["executionContextId"]}
     try:
-        return str((await page.send("DOM.resolveNode", asked))["object"]["objectId"])
+        element = str((await page.send("DOM.resolveNode", asked))["object"]["objectId"])
     except ToolFailed as error:
         raise _build_gone_error(reference) from error
+    if await _call(page, element, "function () { return typeof this.click }") != "function":
+        # A text, or the document itself: no line has a reference to it.
+        raise _build_gone_error(reference)
+    return element
 
 
 async def _call(page: BrowserPage, element: str, function: str, *arguments: str | bool) -> str:
@@ -327,13 +332,27 @@ def _build_gone_error(reference: str | None) -> ToolPrecondition:
     )
 
 
-def _explain_failure(page: BrowserPage, message: str) -> EgressDenied | UpstreamUnavailable:
-    """Explain a page that is not shown: by what was refused, if anything was."""
+def _explain_failure(page: BrowserPage, targets: set[str], words: str) -> EgressDenied | UpstreamUnavailable:
+    """Explain why a page is not shown: by what came of connecting to its hosts."""
     details: Mapping[str, Any] = {"connections": _list_attempts(page)}
-    refused = next(((target, reason) for target, reason in page.attempts if reason), None)
-    if refused is None:
-        return UpstreamUnavailable(message, details=dict(details))
-    return EgressDenied(f"{message}: {refused[0]} was refused: {refused[1]}", details=dict(details))
+    failed = [(is_refused, each, why) for (each, why), is_refused in page.attempts.items() if why and each in targets]
+    is_refused, target, why = max(failed, default=(False, "", words))
+    if is_refused:
+        return EgressDenied(
+            f"the page cannot be shown: {target} was refused: {why}",
+            details=dict(details),
+            advice="If the host is right, the operator must list it in [builtin.browser]: under hosts, or under "
+            "private_hosts if it is private or without TLS.",
+        )
+    return UpstreamUnavailable(
+        f"the page cannot be shown: {why or 'the browser does not say why'}", details=dict(details)
+    )
+
+
+def _find_target(url: str) -> str:
+    """Find the host and port of a URL, as connections are noted."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def _list_attempts(page: BrowserPage) -> list[dict[str, str]]:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
 from deputize.tools.web.html_text import CONTROLS
 
 _REFERENCE: Final = re.compile(r"(p[0-9]{1,9})e([0-9]{1,12})")
@@ -32,7 +34,11 @@ MAX_DEPTH: Final = 60
 def build_text(nodes: Sequence[Mapping[str, Any]], page_id: str, root: int | None = None) -> str:
     """Build the lines of a tree, or of the part below the element with a number."""
     by_id = {each["nodeId"]: each for each in nodes}
-    first = nodes[0] if root is None else next((each for each in nodes if each.get("backendDOMNodeId") == root), None)
+    first = (
+        next(iter(nodes), None)
+        if root is None
+        else next((each for each in nodes if each.get("backendDOMNodeId") == root), None)
+    )
     lines: list[str] = []
     # Not by recursion: a page can be nested as deep as its author likes.
     pending = [] if first is None else [(first["nodeId"], 0, "")]
@@ -53,6 +59,13 @@ def build_text(nodes: Sequence[Mapping[str, Any]], page_id: str, root: int | Non
             depth, parent_name = min(depth + 1, MAX_DEPTH), name
         pending += [(each, depth, parent_name) for each in reversed(node.get("childIds", ()))]
     return "\n".join(lines)
+
+
+def build_text_job(payload: bytes) -> bytes:
+    """Build the lines from a line with the id of the page and the number of an element or null, and a tree."""
+    question, _, answer = payload.partition(b"\n")
+    page_id, root = orjson.loads(question)
+    return build_text(orjson.loads(answer)["result"]["nodes"], page_id, root).encode(errors="replace")
 
 
 def split_reference(reference: str) -> tuple[str, int]:
