@@ -193,6 +193,8 @@ async def test_what_a_hostile_page_may_not_is_refused_and_named(browser: Browser
     session = shown["browser_session_id"]
     stolen = await browser.call("extract", user="eve", session=session)
     assert "no such browser session" in stolen["error"]["message"]
+    ended = await browser.call("click", dry_run=True, session="0" * 32, ref="p1e1", url=f"{browser.url}/order")
+    assert "Begin a new one with browser.navigate." in ended["preview"]["preconditions"][0]["detail"], ended
     denied = await browser.call("click", session=session, ref="p1e1", url=f"{browser.url}/forbidden")
     assert denied["state"] == "denied"
     elsewhere = await browser.call("click", session=session, ref="p1e1", url=f"{browser.url}/order")

@@ -154,8 +154,9 @@ async def _preview_from_tool(runtime: Runtime, authorized: Authorized, tool: Any
         if has_secret(canonical_bytes, secret_forms):
             raise CredentialInResult(f"the preview of {validated.tool.name} contains its credential")
     except ToolPrecondition as error:
-        message = (await redact_problem(validated, withhold_from_problem(error, secret_forms))).message
-        precondition = {"name": "precondition", "holds": False, "detail": message[:500]}
+        clean_problem = await redact_problem(validated, withhold_from_problem(error, secret_forms))
+        own_advice = "" if clean_problem.advice == error.spec.advice else f". {clean_problem.advice}"
+        precondition = {"name": "precondition", "holds": False, "detail": f"{clean_problem.message}{own_advice}"[:500]}
         return {**_preview_from_contract(validated), "by": "tool", "preconditions": [precondition]}
     except Problem as problem:
         clean_problem = await redact_problem(validated, withhold_from_problem(problem, secret_forms))
