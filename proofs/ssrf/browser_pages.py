@@ -88,7 +88,7 @@ class BrowserPlaces:
         page_url = self._sites.publish(ATTACKER_URL, lambda _: content)
         problem: Problem | None = None
         try:
-            async with self._sessions.use(_CONTEXT, self._session, None, None) as page:
+            async with self._sessions.use(_CONTEXT, self._session, None) as page:
                 self._session = page.session
                 try:
                     await pages.navigate(page, page_url)
