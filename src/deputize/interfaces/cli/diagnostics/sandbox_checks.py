@@ -65,8 +65,11 @@ async def check_isolation(settings: Settings) -> list[Finding]:
         summary = f"{', '.join(exposed)} {verb} without a sandbox, with the files and the network of this host"
         todo = f'remove sandbox = false under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
         findings.append(Finding(check="isolation", status="warning", summary=summary, todo=todo))
-    needs_sandboxes = any(each.sandbox for each in programs) or any(
-        each.kind == "commands" for each in settings.services
+    needs_sandboxes = (
+        any(each.sandbox for each in programs)
+        or any(each.kind == "commands" for each in settings.services)
+        or settings.builtin.browser is not None
+        or settings.builtin.build is not None
     )
     return findings + await (check_sandboxes(settings) if needs_sandboxes else check_interpreter(settings))
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from deputize.core.settings import (
+    BrowserSettings,
+    BuildSettings,
     BuiltinSettings,
     CodeSettings,
     IdentitySettings,
@@ -220,9 +222,17 @@ def test_programs_of_code_run_need_a_sandbox_in_production(project: Path) -> Non
         assert (status, summary.partition(":")[0]) == ("warning", "programs of code.run run on their interpreter alone")
 
 
-def test_a_host_that_starts_no_sandbox_for_its_servers_is_broken(project: Path) -> None:
-    sandboxes = SandboxSettings(folder=Path("/proc/none"))
-    settings = make_server(command=("true",)).model_copy(update={"sandboxes": sandboxes})
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"servers": (McpServerSettings(name="orders", command=("true",)),)},
+        {"builtin": BuiltinSettings(browser=BrowserSettings(hosts=("shop.example.com",)))},
+        {"builtin": BuiltinSettings(build=BuildSettings(test=("/usr/bin/make", "test")))},
+    ],
+    ids=["server", "browser", "build"],
+)
+def test_a_host_that_starts_no_sandbox_for_what_needs_one_is_broken(project: Path, values: dict[str, Any]) -> None:
+    settings = Settings(sandboxes=SandboxSettings(folder=Path("/proc/none")), **values)
     found = {each.check: each.status for each in asyncio.run(check_isolation(settings))}
     assert found == {"namespaces": "broken", "gvisor": "skipped"}
 
