@@ -148,6 +148,7 @@ def install_server(
         parse_package,
         remove_package,
         require_server_name,
+        require_shareable_folders,
     )
     from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
 
@@ -155,11 +156,13 @@ def install_server(
     enter_project(is_required=True)
     server_name = wanted.server_name if name is None else name
     require_server_name(server_name)
-    if any(each.name == server_name for each in load_settings().servers):
+    settings = load_settings()
+    if any(each.name == server_name for each in settings.servers):
         raise ConfigError(
             f"deputize.toml has a server named {server_name}: choose another --name, or remove its table to install it "
             "anew."
         )
+    require_shareable_folders(server_name, read or (), write or (), settings)
     printer.note(f"Installing {wanted} into servers/{server_name}")
     try:
         installed = install_package(wanted, server_name, program)

@@ -19,9 +19,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from deputize.core.config_error import ConfigError
-from deputize.core.settings import McpServerSettings
+from deputize.core.settings import McpServerSettings, Settings
 from deputize.core.value_types import frozen
-from deputize.execute.upstreams.program_files import FETCHERS
+from deputize.execute.shared_folders import FolderRefusal, SharedFolders
+from deputize.execute.upstreams.program_files import FETCHERS, resolve_path
 from deputize.interfaces.cli.local.program_pins import compute_pins
 
 SERVERS_FOLDER: Final = "servers"
@@ -100,6 +101,22 @@ def require_server_name(name: str) -> None:
         ) from None
 
 
+def require_shareable_folders(name: str, readable: Sequence[str], writable: Sequence[str], settings: Settings) -> None:
+    """Refuse folders that the gateway would not show to the server in its sandbox, before anything is fetched."""
+    table = {"name": name, "command": [sys.executable], "folder": ".", "folders": _list_folders(readable, writable)}
+    server = McpServerSettings.model_validate(table)
+    shared_folders = SharedFolders(settings.model_copy(update={"servers": (*settings.servers, server)}))
+    for each in server.folders:
+        try:
+            path = resolve_path(server, str(each.path.expanduser()))
+            shared_folders.require_shareable(path, is_written=each.write)
+        except FolderRefusal as refusal:
+            raise ConfigError(
+                f"{'--write' if each.write else '--read'} {each.path} would not be shown to the server, because "
+                f"{refusal.reason}: {refusal.todo}."
+            ) from None
+
+
 def install_package(package: ServerPackage, name: str, program: str | None) -> InstalledServer:
     """Install a package into `servers/NAME`, and find its program. What an interrupted installation left is removed."""
     folder = Path(SERVERS_FOLDER, name)
@@ -129,7 +146,7 @@ def build_server_table(
     hosts: Sequence[str],
 ) -> dict[str, Any]:
     """Build the settings of an installed server: pinned by the digests of its files, and in a sandbox."""
-    folders = [{"path": each} for each in readable] + [{"path": each, "write": True} for each in writable]
+    folders = _list_folders(readable, writable)
     table: dict[str, Any] = {
         "name": name,
         "command": [*installed.command, *arguments],
@@ -150,6 +167,10 @@ def build_server_table(
             "out of the arguments."
         )
     return {**table, **pins}
+
+
+def _list_folders(readable: Sequence[str], writable: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"path": each} for each in readable] + [{"path": each, "write": True} for each in writable]
 
 
 def _install_npm(package: ServerPackage, folder: Path, program: str | None) -> InstalledServer:

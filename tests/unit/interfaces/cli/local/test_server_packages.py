@@ -1,12 +1,15 @@
 """Packages of servers: what they are called, what launchers start, and which folders are ours to replace."""
 
+import re
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.commands import servers
 from deputize.interfaces.cli.local import server_packages
 from deputize.interfaces.cli.local.server_packages import (
     InstalledServer,
@@ -150,3 +153,23 @@ def test_nothing_of_a_python_package_runs_while_it_is_installed(
     assert Path("servers/notes/.gitignore").read_text() == "*\n"
     subprocess.run(["servers/notes/bin/python", "-c", ""], check=True)
     assert ran.exists(), "the package would have run, had its interpreter been started"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--write", "notes"], "--write notes would not be shown to the server, because it does not exist: create it"),
+        (["--write", "."], "--write . would not be shown to the server, because .*deputize.* would be seen there"),
+        (["--read", "tools", "--write", "tools"], "--write tools would not .* must not be changed by a program"),
+    ],
+)
+def test_a_folder_that_would_not_be_shown_is_refused_before_anything_is_fetched(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deputize.toml").write_text('[tools]\npython = ["tools/*.py"]\n')
+    Path("tools").mkdir()
+    monkeypatch.setattr(server_packages, "_run", lambda *_: pytest.fail("the package was fetched"))
+    result = CliRunner().invoke(servers.group, ["install", "pypi:notes", *options])
+    assert re.search(told, str(result.exception))
+    assert not Path("servers").exists()
