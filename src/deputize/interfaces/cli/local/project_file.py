@@ -66,7 +66,8 @@ def load_settings(content: bytes | None = None) -> "Settings":
         with use_file_values(tomllib.loads(content.decode())):
             return Settings()
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain_errors(error, Settings))) from None
+        text = _read_settings_file() if content is None else content.decode()
+        raise ConfigError("\n".join(_explain_errors(error, Settings, text))) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             f"{SETTINGS_FILE} is not valid TOML: {str(error).lower()}; check that line, and put text in quotes."
@@ -87,26 +88,49 @@ def _explain_invalid_variable(message: str) -> str:
     )
 
 
-def _explain_errors(error: "ValidationError", settings: type["BaseModel"]) -> Iterator[str]:
+def _read_settings_file() -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(SETTINGS_FILE).read_text(encoding="utf-8")
+    return ""
+
+
+def _explain_errors(error: "ValidationError", settings: type["BaseModel"], text: str) -> Iterator[str]:
     for issue in error.errors(include_url=False, include_input=True):
-        path = tuple(part for part in issue["loc"])
-        key = ".".join(str(part) for part in path)
-        where = _find_source(path)
+        path = issue["loc"]
+        variable = _find_variable(path)
+        table, names = _name_setting(path, "" if variable else text)
+        where = f"{variable or _find_place(path, text)}: {table}{': ' if table else ''}"
+        key = ".".join(names)
+        value = _quote_value(path, issue["input"])
         if issue["type"] == "extra_forbidden":
             field_names = _list_fields(settings, path[:-1])
             matches = difflib.get_close_matches(str(path[-1]), field_names, n=1)
-            table_name = ".".join(str(part) for part in path[:-1])
-            fix = (
-                f"did you mean {table_name + '.' if table_name else ''}{matches[0]}?"
-                if matches
-                else _list_choices(field_names)
-            )
-            yield f"{where}: {key} is not a setting; {fix}"
+            fix = f"did you mean {'.'.join([*names[:-1], *matches])}?" if matches else _list_choices(field_names)
+            yield f"{where}{key} is not a setting; {fix}"
         elif issue["type"] == "missing":
-            yield f"{where}: {key} is missing; add it."
+            yield f"{where}{key} is missing; add it."
+        elif issue["type"] == "value_error":
+            # A sentence of our own, which says what to do.
+            yield f"{where}{f'{key} is invalid: ' if key else ''}{issue['ctx']['error']}{value}."
         else:
             message = (issue["msg"][:1].lower() + issue["msg"][1:]).replace("valid tuple", "list")
-            yield f"{where}: {key} is invalid: {message}{_quote_value(path, issue['input'])}; correct the value."
+            yield f"{where}{key} is invalid: {message}{value}; correct the value."
+
+
+def _name_setting(path: Sequence[str | int], text: str) -> tuple[str, list[str]]:
+    """Name the table that a setting is in, such as `server orders`, if it is one of several, and the setting."""
+    found: Any = tomllib.loads(text)
+    for position, part in enumerate(path):
+        try:
+            found = found[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        name = found.get("name") if isinstance(part, int) and isinstance(found, dict) else None
+        if isinstance(name, str) and len(name) <= 60:
+            kind = str(path[position - 1]).removesuffix("s")
+            return f"{kind} {name}", [each for each in path[position + 1 :] if isinstance(each, str)]
+    # Without the file, numbers are all that tells which one is meant.
+    return "", [str(each) for each in path if isinstance(each, str) or not text]
 
 
 def _list_choices(names: Sequence[str]) -> str:
@@ -121,33 +145,43 @@ def _quote_value(path: Sequence[Any], value: Any) -> str:
     return f", not {value!r}"
 
 
-def _find_source(path: Sequence[Any]) -> str:
-    """Find where a setting is written: in the environment, which wins, or in the file."""
-    names = [str(part) for part in path if isinstance(part, str)]
+def _find_variable(path: Sequence[str | int]) -> str | None:
+    """Find the environment variable that a setting is from, which wins over the file."""
+    names = [part for part in path if isinstance(part, str)]
     for depth in range(len(names), 0, -1):
         variable = _VARIABLE_PREFIX + "__".join(names[:depth]).upper()
         if any(name.upper() == variable for name in os.environ):
             return variable
-    line = _find_line(names)
-    return f"{SETTINGS_FILE}:{line}" if line else SETTINGS_FILE
-
-
-def _find_line(names: Sequence[str]) -> int | None:
-    """Find the line of a key, as far as a plain search can."""
-    try:
-        lines = Path(SETTINGS_FILE).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    table: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if head := re.fullmatch(r"\[{1,2}\s*([\w.-]+)\s*\]{1,2}\s*(?:#.*)?", text):
-            table = head[1].split(".")
-            if table == list(names):
-                return number
-        elif (key := re.match(r"([\w.-]+)\s*=", text)) and [*table, *key[1].split(".")][: len(names)] == list(names):
-            return number
     return None
+
+
+def _find_place(path: Sequence[str | int], text: str) -> str:
+    """Find the line of a setting, or else of the table or list that it is in, as far as a plain search can."""
+    lines = list(_list_keys(text))
+    for depth in range(len(path), 0, -1):
+        wanted = tuple(path[:depth])
+        line = next((number for number, key in lines if key[:depth] == wanted), None)
+        if line is not None:
+            return f"{SETTINGS_FILE}:{line}"
+    return SETTINGS_FILE
+
+
+def _list_keys(text: str) -> Iterator[tuple[int, tuple[str | int, ...]]]:
+    """List the lines that have the head of a table or a key, each with its path in the settings."""
+    counts: dict[tuple[str | int, ...], int] = {}
+    table: tuple[str | int, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if head := re.fullmatch(r"(\[{1,2})\s*([\w.-]+)\s*\]{1,2}\s*(?:#.*)?", line.strip()):
+            table, names = (), head[2].split(".")
+            for position, name in enumerate(names, start=1):
+                table = (*table, name)
+                if position == len(names) and head[1] == "[[":
+                    counts[table] = counts.get(table, -1) + 1
+                # `[servers.limits]` belongs to the last of `[[servers]]`.
+                table = (*table, counts[table]) if table in counts else table
+            yield number, table
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            yield number, (*table, *key[1].split("."))
 
 
 def _list_fields(model: type["BaseModel"], path: Sequence[Any]) -> list[str]:

@@ -34,9 +34,28 @@ def _config_error_text(text: str) -> str:
         ("server.port = 99999\n", "deputize.toml:1: server.port is invalid: input should be less than"),
         (
             '[[identity.issuers]]\nissuer = "x"\naudience = "y"\ntenent = "z"\n',
-            "identity.issuers.0.tenent is not a setting; did you mean identity.issuers.0.tenant?",
+            "deputize.toml:4: identity.issuers.tenent is not a setting; did you mean identity.issuers.tenant?",
         ),
-        ('[[identity.issuers]]\naudience = "x"\n', "identity.issuers.0.issuer is missing; add it."),
+        ('[[identity.issuers]]\naudience = "x"\n', "deputize.toml:1: identity.issuers.issuer is missing; add it."),
+        (
+            '[[servers]]\nname = "a"\nurl = "https://a.example/"\n\n'
+            '[[servers]]\nname = "b"\ncommand = ["b"]\nuid = 7\n',
+            "deputize.toml:5: server b: this program runs in a sandbox, whose supervisor chooses its user: remove uid, "
+            "or set sandbox = false if you trust the program.",
+        ),
+        (
+            '[[servers]]\nname = "a"\ncommand = ["a"]\n[servers.breaker]\nwindow_seconds = 60\n'
+            '[[servers]]\nname = "b"\ncommand = ["b"]\n[servers.breaker]\nwindow_seconds = 0\n',
+            "deputize.toml:10: server b: breaker.window_seconds is invalid: input should be greater than or equal to 1",
+        ),
+        (
+            '[[servers]]\nname = "a"\ncommand = ["a"]\nfolders = [{ path = "x" }, { pth = "y" }]\n',
+            "deputize.toml:4: server a: folders.pth is not a setting; did you mean folders.path?",
+        ),
+        (
+            '[[services]]\nname = "a"\n[[services]]\nname = "b"\nkinds = "openapi"\n',
+            "deputize.toml:5: service b: kinds is not a setting; did you mean kind?",
+        ),
         ("port = [\n", "deputize.toml is not valid TOML:"),
     ],
 )
@@ -52,6 +71,14 @@ def test_a_mistake_in_the_environment_names_its_variable(monkeypatch: pytest.Mon
     monkeypatch.setenv("DEPUTIZE_SERVER__PORT", "abc")
 
     assert _config_error_text("").startswith("DEPUTIZE_SERVER__PORT: server.port is invalid")
+
+
+def test_a_mistake_in_a_variable_is_not_looked_for_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPUTIZE_SERVERS", '[{"name": "b", "command": ["b"], "uid": 0}]')
+
+    text = _config_error_text('[[servers]]\nname = "a"\nurl = "https://a.example/"\n')
+
+    assert text.startswith("DEPUTIZE_SERVERS: servers.0.uid is invalid: ")
 
 
 def test_a_variable_that_should_be_json_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
