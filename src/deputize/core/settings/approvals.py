@@ -69,8 +69,8 @@ class ConsoleGroup(SettingsSection):
     )
     scopes: tuple[Annotated[str, Field(min_length=1, max_length=120, pattern=r"^\S+$")], ...] = Field(
         (),
-        description="Scopes of tools, with which its people retry and undo calls there; also `deputize:undo`, which "
-        "operators and administrators have.",
+        description="Scopes of tools, without spaces, with which its people retry and undo calls there; also "
+        "`deputize:undo`, which operators and administrators have.",
     )
     tenants: str = Field("*", description="Tenants whose group this is, as a glob.")
 

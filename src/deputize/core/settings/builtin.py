@@ -122,7 +122,7 @@ class BuildSettings(SettingsSection):
     environment: dict[
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")],
         Annotated[str, StringConstraints(max_length=8_000, pattern=r"^[^\x00]*$")],
-    ] = Field({}, max_length=50, description="Their environment, beside `HOME`.")
+    ] = Field({}, max_length=50, description="Their environment, beside `HOME`: names have letters, digits and `_`.")
     seconds: float = Field(240.0, gt=0, le=290, description="How long one may take.")
     memory_mb: int = Field(2_048, ge=64, le=65_536, description="How much memory one may use.")
 

@@ -26,7 +26,9 @@ class ConsistencySource(SettingsSection):
     """One tool that tells the fact."""
 
     tool: str = Field(
-        max_length=129, pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$", description="Full name of a tool that reads."
+        max_length=129,
+        pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
+        description="Full name of a tool that reads, as `shop.get_order`.",
     )
     entity: Annotated[str, AfterValidator(_check_entity)] = Field(
         description='Which thing it is about: a JSON Pointer into `{"input": …, "output": …}`, to a text or a number.'
@@ -39,7 +41,10 @@ class ConsistencySource(SettingsSection):
 class ConsistencyRule(SettingsSection):
     """A fact that several tools tell. What one says is compared with what the others said to the same user."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="Name of the rule in warnings and problems.")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_-]{0,47}$",
+        description="Name of the rule in warnings and problems: small letters, digits, `-` and `_`, a letter first.",
+    )
     resolution: Resolution = Field(
         description="Which source is believed: the highest `authority_rank`, the newest, the largest group, or none "
         "until a person has corrected one."

@@ -20,7 +20,8 @@ class EventSinkSettings(SettingsSection):
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Name of the sink. Its position in each tenant's log is stored under this name.",
+        description="Name of the sink: small letters, digits, `-` and `_`. Its position in "
+        "each tenant's log is stored under this name.",
     )
     kind: Literal["nats", "webhook"] = Field(description="NATS JetStream, or an HTTP server that gets signed batches.")
     url: SecretStr = Field(
@@ -34,13 +35,15 @@ class EventSinkSettings(SettingsSection):
     stream: str = Field(
         "deputize-events",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        description="JetStream stream. It is created if there is none, with the subjects below the prefix.",
+        description="JetStream stream: letters, digits, `-` and `_`. It is created if there is none, with "
+        "the subjects below the prefix.",
     )
     subject_prefix: str = Field(
         "deputize.events",
         pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,7}$",
         max_length=200,
-        description="An event is published to the prefix, its tenant and its type, with dots between them.",
+        description="First part of subjects: names of letters, digits, `-` and `_`, with dots between them. An event "
+        "is published to it, its tenant and its type.",
     )
     types: tuple[Glob, ...] = Field(
         ("*",), min_length=1, max_length=50, description="Types of events that are sent, such as `tool.invocation.*`."

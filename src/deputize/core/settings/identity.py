@@ -68,7 +68,8 @@ class OperatorClientSettings(SettingsSection):
     """A program, such as a deployment pipeline, that may do what needs an operator. It authenticates with its key."""
 
     client_id: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Its name: `iss` and `sub` of its assertions."
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="Its name, of letters, digits, `.`, `-` and `_`: `iss` and `sub` of its assertions.",
     )
     jwks_file: Path | None = Field(None, description="File with its public keys (JWK Set).")
     jwks_url: str | None = Field(None, description="URL of its public keys, instead of a file.")

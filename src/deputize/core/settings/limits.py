@@ -10,7 +10,10 @@ from deputize.core.settings.base import SettingsSection
 class LimitRule(SettingsSection):
     """One limit. `per` says what has a counter of its own; with an empty `per`, a tenant has one counter."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="Name of the limit in refusals.")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_-]{0,47}$",
+        description="Name of the limit in refusals: small letters, digits, `-` and `_`, a letter first.",
+    )
     kind: Literal["rate", "concurrency", "budget", "repeats", "cost_rate"] = Field(
         description="What is limited: calls in a window, calls at once, cost in a period, equal calls in a window, or "
         "cost in a window."

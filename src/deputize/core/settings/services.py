@@ -40,7 +40,10 @@ class ServiceSettings(SettingsSection):
     """
 
     name: str = Field(
-        pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="Name of the service; the namespace of its tools."
+        pattern=r"^[a-z](?:_?[a-z0-9])*$",
+        max_length=48,
+        description="Name of the service; the namespace of its tools: "
+        "small letters, digits and single underscores, a letter first.",
     )
     kind: Literal["openapi", "manifest", "grpc", "commands"] = Field(
         "openapi",

@@ -54,7 +54,10 @@ class ToolSettings(SettingsSection):
 class HookSettings(SettingsSection):
     """A function of your own that runs before, after or on failure of calls."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="Name of the hook in audit entries.")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_-]{0,47}$",
+        description="Name of the hook in audit entries: small letters, digits, `-` and `_`, a letter first.",
+    )
     function: str = Field(description="The function as `file.py:function`, in the project folder.")
     tools: str = Field("*", description="Tools it runs for, as a glob over full names.")
     seconds: float = Field(1.0, gt=0, le=60, description="Timeout of the hook; a hook that exceeds it stops the call.")

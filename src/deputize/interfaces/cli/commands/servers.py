@@ -147,6 +147,7 @@ def install_server(
         install_package,
         parse_package,
         remove_package,
+        require_hosts,
         require_server_name,
         require_shareable_folders,
     )
@@ -162,6 +163,7 @@ def install_server(
             f"deputize.toml has a server named {server_name}: choose another --name, or remove its table to install it "
             "anew."
         )
+    require_hosts(host or ())
     require_shareable_folders(server_name, read or (), write or (), settings)
     printer.note(f"Installing {wanted} into servers/{server_name}")
     try:

@@ -102,6 +102,7 @@ def _explain_errors(error: "ValidationError", settings: type["BaseModel"], text:
         where = f"{variable or _find_place(path, text)}: {table}{': ' if table else ''}"
         key = ".".join(names)
         value = _quote_value(path, issue["input"])
+        contrast = f", not {value}" if value else ""
         if issue["type"] == "extra_forbidden":
             field_names = _list_fields(settings, path[:-1])
             matches = difflib.get_close_matches(str(path[-1]), field_names, n=1)
@@ -111,10 +112,13 @@ def _explain_errors(error: "ValidationError", settings: type["BaseModel"], text:
             yield f"{where}{key} is missing; add it."
         elif issue["type"] == "value_error":
             # A sentence of our own, which says what to do.
-            yield f"{where}{f'{key} is invalid: ' if key else ''}{issue['ctx']['error']}{value}."
+            yield f"{where}{f'{key} is invalid: ' if key else ''}{issue['ctx']['error']}{contrast}."
+        elif issue["type"] == "string_pattern_mismatch":
+            problem = f"cannot be {value}" if value else "is invalid"
+            yield f"{where}{key} {problem}; expected: {_describe_field(settings, path)}."
         else:
             message = (issue["msg"][:1].lower() + issue["msg"][1:]).replace("valid tuple", "list")
-            yield f"{where}{key} is invalid: {message}{value}; correct the value."
+            yield f"{where}{key} is invalid: {message}{contrast}; correct the value."
 
 
 def _name_setting(path: Sequence[str | int], text: str) -> tuple[str, list[str]]:
@@ -142,7 +146,7 @@ def _quote_value(path: Sequence[Any], value: Any) -> str:
     is_secret = any(word in str(part) for part in path for word in ("url", "key", "token"))
     if is_secret or not isinstance(value, str | int | float | bool) or len(str(value)) > 60:
         return ""
-    return f", not {value!r}"
+    return repr(value)
 
 
 def _find_variable(path: Sequence[str | int]) -> str | None:
@@ -193,10 +197,25 @@ def _list_fields(model: type["BaseModel"], path: Sequence[Any]) -> list[str]:
         field = getattr(current, "model_fields", {}).get(part)
         if field is None:
             return []
-        current = field.annotation
-        models = [each for each in getattr(current, "__args__", ()) if hasattr(each, "model_fields")]
-        current = models[0] if models else current
+        current = _find_model(field.annotation)
     return list(getattr(current, "model_fields", {}))
+
+
+def _describe_field(model: type["BaseModel"], path: Sequence[Any]) -> str:
+    """Describe what a setting takes in the first sentence of its description; a pattern says it to programs only."""
+    current: Any = model
+    description = ""
+    for part in path:
+        field = getattr(current, "model_fields", {}).get(part)
+        if field is not None:
+            description, current = field.description or "", _find_model(field.annotation)
+    sentence = re.split(r"\.(?:\s|$)", description, maxsplit=1)[0].replace("`", "")
+    first_word = sentence.partition(" ")[0]
+    return sentence[:1].lower() + sentence[1:] if first_word.istitle() else sentence
+
+
+def _find_model(annotation: Any) -> Any:
+    return next((each for each in getattr(annotation, "__args__", ()) if hasattr(each, "model_fields")), annotation)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,10 +16,11 @@ from configparser import ConfigParser, Error
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import McpServerSettings, Settings
+from deputize.core.settings.servers import Target
 from deputize.core.value_types import frozen
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.execute.upstreams.program_files import FETCHERS, resolve_path
@@ -99,6 +100,15 @@ def require_server_name(name: str) -> None:
             f"{name[:100]!r} is no name of a server: it starts with a small letter, and has small letters, digits and "
             "single underscores, 48 at most."
         ) from None
+
+
+def require_hosts(hosts: Sequence[str]) -> None:
+    """Refuse what is no host with a port, before anything is fetched."""
+    for each in hosts:
+        try:
+            TypeAdapter(Target).validate_python(each)
+        except ValidationError:
+            raise ConfigError(f"--host {each[:300]} is no host: write HOST:PORT, as api.example.com:443.") from None
 
 
 def require_shareable_folders(name: str, readable: Sequence[str], writable: Sequence[str], settings: Settings) -> None:

@@ -56,6 +56,21 @@ def _config_error_text(text: str) -> str:
             '[[services]]\nname = "a"\n[[services]]\nname = "b"\nkinds = "openapi"\n',
             "deputize.toml:5: service b: kinds is not a setting; did you mean kind?",
         ),
+        (
+            '[[servers]]\nname = "a"\ncommand = ["a"]\nhosts = ["b.example:443", "c.example"]\n',
+            "deputize.toml:4: server a: hosts cannot be 'c.example'; expected: hosts that the program may connect to "
+            'from its sandbox, as in "api.example.com:443"',
+        ),
+        (
+            '[builtin.browser]\nhosts = ["https://shop.example/"]\n',
+            "deputize.toml:2: builtin.browser.hosts cannot be 'https://shop.example/'; expected: hosts that pages may "
+            "connect to, as shop.example.com, *.example.com for every host below it, or with a port;",
+        ),
+        (
+            '[builtin.sql]\nurl = "sqlite:///x"\ntables = ["orders"]\n',
+            "builtin.sql.tables cannot be 'orders'; expected: tables and views that statements may name, as "
+            "schema.table or schema.*.",
+        ),
         ("port = [\n", "deputize.toml is not valid TOML:"),
     ],
 )

@@ -161,9 +161,11 @@ def test_nothing_of_a_python_package_runs_while_it_is_installed(
         (["--write", "notes"], "--write notes would not be shown to the server, because it does not exist: create it"),
         (["--write", "."], "--write . would not be shown to the server, because .*deputize.* would be seen there"),
         (["--read", "tools", "--write", "tools"], "--write tools would not .* must not be changed by a program"),
+        (["--host", "https://a.example/"], "--host https://a.example/ is no host: write HOST:PORT, as api.example.com"),
+        (["--host", "a.example:99999"], "--host a.example:99999 is no host"),
     ],
 )
-def test_a_folder_that_would_not_be_shown_is_refused_before_anything_is_fetched(
+def test_what_the_sandbox_would_not_take_is_refused_before_anything_is_fetched(
     options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
