@@ -135,6 +135,24 @@ def test_a_push_without_them_names_the_calls_and_hands_nothing_over(project: Pro
     assert project.ground.git("rev-parse", BRANCH).strip() == project.head
 
 
+def test_a_preview_says_which_commands_passed_on_which_files(project: Project) -> None:
+    def describe() -> tuple[str, bool, str]:
+        [found] = project.requirements().describe("acme", BRANCH, project.head, soon())
+        return found["name"], found["holds"], found["detail"]
+
+    todo = "Commit or take back all changes, ignored files too, then call"
+    name, holds, detail = describe()
+    assert (name, holds) == ("required commands", False)
+    assert detail == (
+        f"test and lint have not passed on the files of {project.head}. {todo} build.test and build.lint with "
+        "branch=agent/x"
+    )
+    project.run("test")
+    assert describe()[2].startswith(f"lint has not passed on the files of {project.head}. {todo} build.lint with")
+    project.run("lint")
+    assert describe() == ("required commands", True, f"test and lint passed on the files of {project.head}")
+
+
 def test_what_is_required_has_a_command(tmp_path: Path) -> None:
     git, build = GitSettings(repository=tmp_path, require=("test", "lint")), BuildSettings(test=("/usr/bin/true",))
     with pytest.raises(ValidationError, match="require names test, which has no command"):

@@ -94,10 +94,14 @@ class PushRequirements:
         """Describe the requirements as preconditions of a preview."""
         if not self.commands:
             return []
-        names = " and ".join(name for name, _ in self.commands)
         missing = self.list_missing(tenant, commit, deadline)
-        detail = f"{' and '.join(missing)} did not yet: {describe_remedy(branch, missing)}" if missing else ""
-        return [{"name": f"{names} passed on the files of {commit}", "holds": not missing, "detail": detail}]
+        names = missing or [name for name, _ in self.commands]
+        verb = "passed" if not missing else "has not passed" if len(missing) == 1 else "have not passed"
+        detail = f"{' and '.join(names)} {verb} on the files of {commit}"
+        if missing:
+            detail += f". {describe_remedy(branch, missing)}"
+        # A refusal gives the name and then the detail: the name must not say that they passed.
+        return [{"name": "required commands", "holds": not missing, "detail": detail}]
 
     def _locate(self, tenant: str, name: str, tree: str) -> Path:
         identity = orjson.dumps([tenant, name, self.find_command(name), tree])
