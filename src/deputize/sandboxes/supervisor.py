@@ -99,6 +99,8 @@ class Supervisor:
             self._socket_path.chmod(0o666)
             listener.listen(512)
             listener.setblocking(False)
+            if self._stay:
+                print(self._announce(), file=sys.stderr, flush=True)
             with contextlib.suppress(TimeoutError):
                 while (connection := await self._accept(listener)) is not None:
                     task = asyncio.create_task(self._serve_connection(connection))
@@ -166,6 +168,22 @@ class Supervisor:
         return {
             "problem": problem, "gvisor": self._gvisor_obstacle, "weak_limits": weakness, "uid": self._uid,
         }  # fmt: skip
+
+    def _announce(self) -> str:
+        """Say in one line what is served, to whom and where, or what is missing."""
+        found = self._describe()
+        obstacles = {Backend.NAMESPACES: found["problem"], Backend.GVISOR: found["gvisor"]}
+        ready = [each.value for each, obstacle in obstacles.items() if obstacle is None]
+        users = ", ".join(map(str, sorted(self._allowed_uids)))
+        line = f"Serving at {self._socket_path} for gateways of the users {users}: "
+        line += f"sandboxes of {' and '.join(ready)}." if ready else "no sandboxes can be started."
+        if found["problem"] is not None:
+            line += (
+                f" Missing: {found['problem']}; deputize sandboxes check says what to change, then start this again."
+            )
+        elif found["weak_limits"] is not None:
+            line += f" Their limits are weak: {found['weak_limits']}."
+        return line
 
     def _find_obstacle(self, bubblewrap: str) -> str | None:
         """Try to make namespaces until it has succeeded once; return why it failed."""
@@ -694,7 +712,8 @@ def main() -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.exit(0)
+        # A gateway that starts one beside another uses that one.
+        sys.exit(f"{options.folder} is served already: stop the supervisor there first." if options.stay else 0)
     # A sandbox that runs has three descriptors here, and a host has hundreds.
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

@@ -425,19 +425,36 @@ async def test_a_program_that_is_ended_does_not_act_on_the_end_of_its_child(
     assert (result.end.ending, result.stdout) == (Ending.DEADLINE, b"")
 
 
-async def test_a_host_without_user_namespaces_has_no_sandboxes(tmp_path: Path) -> None:
+async def test_a_host_without_user_namespaces_has_no_sandboxes_and_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "sandboxes"
     folder.mkdir()
     words = ["--unshare-user", "--disable-userns", "--uid", "1000", "--dev-bind", "/", "/", "--proc", "/proc"]
     supervisor = [sys.executable, "-m", "deputize.sandboxes.supervisor", str(folder), "--stay"]
-    with subprocess.Popen(["/usr/bin/bwrap", *words, "--die-with-parent", "--", *supervisor]) as process:
+    command = ["/usr/bin/bwrap", *words, "--die-with-parent", "--", *supervisor]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            for _ in range(3_000):
-                if (folder / SOCKET_NAME).exists():
-                    break
-                await asyncio.sleep(0.01)
+            assert process.stderr is not None
+            line = await asyncio.to_thread(process.stderr.readline)
+            assert line.startswith(f"Serving at {folder / SOCKET_NAME} for gateways of the users 0, 1000: ")
+            assert " Missing: this host lets bubblewrap make no namespaces" in line
             with pytest.raises(SandboxUnavailable, match="no namespaces"):
                 await run_python(SandboxClient(folder, accept_weak_limits=True), "pass")
+        finally:
+            process.kill()
+
+
+async def test_a_supervisor_that_stays_says_what_it_serves_and_a_second_one_that_it_does_not(tmp_path: Path) -> None:
+    supervisor = [sys.executable, "-m", "deputize.sandboxes.supervisor", str(tmp_path), "--stay", "--allow", "999"]
+    with subprocess.Popen(supervisor, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = await asyncio.to_thread(process.stderr.readline)
+            assert line.startswith(f"Serving at {tmp_path / SOCKET_NAME} for gateways of the users 0, ")
+            assert "999: sandboxes of namespaces" in line
+            second = subprocess.run(supervisor, capture_output=True, text=True, timeout=60)
+            assert (second.returncode, second.stderr) == (
+                1, f"{tmp_path} is served already: stop the supervisor there first.\n",
+            )  # fmt: skip
         finally:
             process.kill()
 
