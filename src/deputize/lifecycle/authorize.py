@@ -20,12 +20,12 @@ from deputize.core.errors import (
     ToolNotFound,
 )
 from deputize.govern.policy.engines import consult_engines
+from deputize.govern.policy.unmet_demand import UnmetDemand, find_unmet_demand
 from deputize.govern.token_authorization import require_constraints
 from deputize.lifecycle.hooks import tighten_verdict
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
-from deputize.lifecycle.unmet_demand import UnmetDemand, find_unmet_demand
 
 _NO_LABELS: Final = frozenset[str]()
 
@@ -61,8 +61,13 @@ async def authorize(
     if engine != "cedar":
         verdict = await consult_engines(policy_decision.verdict, question, runtime.remote_policy, engine)
         policy_decision = authority.policy.record_verdict(question, verdict, as_of=as_of)
+    unmet_demand = _find_unmet_demand(runtime, validated, policy_decision.verdict)
+    if unmet_demand is not None:
+        # The record says that the call was denied, and what it lacked.
+        verdict = unmet_demand.deny(policy_decision.verdict)
+        policy_decision = authority.policy.record_verdict(question, verdict, as_of=as_of)
     decision = _record_decision(
-        runtime, validated, token_decision, policy_decision, may_ask=may_ask or approval is not None
+        runtime, validated, token_decision, policy_decision, unmet_demand, may_ask=may_ask or approval is not None
     )
     if approval is not None:
         _require_same_policy(approval, decision)
@@ -113,6 +118,12 @@ def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[s
     )
 
 
+def _find_unmet_demand(runtime: Runtime, validated: Validated, verdict: Verdict) -> UnmetDemand | None:
+    if not verdict.backend_demands:
+        return None
+    return find_unmet_demand(verdict, runtime.driver.find_backend(validated.contract, validated.call.tenant))
+
+
 def _add_drift_warning(runtime: Runtime, validated: Validated) -> Validated:
     """Add the warning that rules let the call pass although a server changed the tool, so that the outcome says it."""
     contract = validated.contract
@@ -135,8 +146,9 @@ def _require_same_policy(approval: ApprovalGrant, decision: Decision) -> None:
 
 
 def _record_decision(
-    runtime: Runtime, validated: Validated, token_decision: Decision, policy_decision: RecordedVerdict, *, may_ask: bool
-) -> Decision:
+    runtime: Runtime, validated: Validated, token_decision: Decision, policy_decision: RecordedVerdict,
+    unmet_demand: UnmetDemand | None, *, may_ask: bool,
+) -> Decision:  # fmt: skip
     """Return the recorded decision, or raise the refusal that names the same record."""
     verdict = policy_decision.verdict
     if validated.hook_effects.permissions:
@@ -151,7 +163,6 @@ def _record_decision(
         backend_demands=verdict.backend_demands,
     )
     runtime.decision_log.record_decision(validated.call.tenant, policy_decision)
-    unmet_demand = find_unmet_demand(runtime, validated.call.tenant, validated.contract, verdict)
     if unmet_demand is not None:
         raise _build_backend_refusal(validated.tool.name, verdict, unmet_demand).replace(decision=decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
@@ -161,30 +172,17 @@ def _record_decision(
 
 def _build_backend_refusal(tool: str, verdict: Verdict, unmet: UnmetDemand) -> PermissionDenied:
     demand = unmet.demand
-    why = f": {demand.reason}" if demand.reason else ""
     return PermissionDenied(
-        f"{tool} is not allowed by {demand.rule} ({demand.where}), because {unmet.reason}{why}",
+        f"{tool} is not allowed by {demand.rule} ({demand.where}), because {unmet.reason}",
         details={
             "behavior": Behavior.DENY,
             "rules": [{"id": demand.rule, "where": demand.where, "reason": demand.reason}],
             "backend": {"demanded": demand.backend, "available": unmet.backend},
             "policy_digest": verdict.digest,
-            "suggestion": verdict.suggestion,
+            "suggestion": "",  # the advice says it
         },
-        advice=_advise_backend(unmet),
+        advice=f"Call another tool. {unmet.advice}",
         nothing_happened=True,
-    )
-
-
-def _advise_backend(unmet: UnmetDemand) -> str:
-    if unmet.backend is not None:
-        return (
-            f'The operator can set backend = "{unmet.demand.backend}" in [sandboxes], after deputize sandboxes check, '
-            "or change the rule."
-        )
-    return (
-        "Call another tool. Only commands, programs of [[servers]] without sandbox = false and programs of code.run "
-        "have a sandbox; the operator can put the tool in one, or narrow the rule."
     )
 
 

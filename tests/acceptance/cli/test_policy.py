@@ -144,6 +144,23 @@ def test_a_hypothetical_call_is_explained(project: Path) -> None:
     assert run_policy_command("explain", folder=project).code == 2
 
 
+def test_a_demanded_sandbox_is_denied_to_a_function_without_a_gateway(project: Path) -> None:
+    (project / "policies" / "own.cedar").write_text(
+        '@id("all-on-gvisor") @backend("gvisor")\nforbid (principal, action, resource == Tool::"hello.greet");\n'
+    )
+    cases = project / "policies" / "tests" / "default.yaml"
+    cases.write_text("cases:\n  - {name: greets, tool: hello.greet, expect: deny, by: all-on-gvisor}\n")
+
+    held = run_policy_command("test", folder=project)
+    explained = run_policy_command("explain", "--tool", "hello.greet", folder=project)
+
+    assert held.code == 0, held.err
+    lines = explained.out.splitlines()
+    assert lines[0].endswith(": deny")
+    reason = "it would run in no sandbox here, and the rule demands gvisor"
+    assert lines[1] == f"  by all-on-gvisor (policies/own.cedar:1): {reason}"
+
+
 @pytest.mark.requirement("NEW-4")
 def test_a_draft_is_backtested_activated_and_explained(shop_project: Path) -> None:
     minted = run_deputize("token", "--agent", "bot", "--scope", "notes:write", folder=shop_project).out.strip()

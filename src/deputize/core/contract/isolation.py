@@ -17,6 +17,11 @@ class BackendDemand:
     reason: str
     backend: str
 
+    @property
+    def title(self) -> str:
+        """What the rule says of a call that it does not forbid."""
+        return f"only in a sandbox on {self.backend}{': ' + self.reason if self.reason else ''}"
+
 
 class ResourceLimits(ContractPart):
     """CPU, memory, storage and processes of the tool."""

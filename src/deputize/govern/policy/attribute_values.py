@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deputize.core.decision import Verdict
+from deputize.core.decision import MatchedRule, Verdict
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import (
     TOOL_ATTRIBUTES,
@@ -24,10 +24,14 @@ def describe_rules(
     query: PolicyQuery,
     redacted_names: frozenset[str] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """Describe the rules of a verdict, with effect and read values for those found in these policies."""
+    """Describe the rules of a verdict, with effect and read values for those found in these policies.
+
+    Rules that demand a sandbox are among them, also if others require approval.
+    """
     rules_by_id = {rule.id: rule for rule in policies.rules} if policies else {}
     descriptions = []
-    for rule in verdict.rules:
+    demands = [MatchedRule(id=each.rule, where=each.where, reason=each.title) for each in verdict.backend_demands]
+    for rule in (*verdict.rules, *(each for each in demands if each not in verdict.rules)):
         each: dict[str, Any] = {"id": rule.id, "where": rule.where, "reason": rule.reason}
         if rule.id in rules_by_id:
             values = resolve_values(query, collect_reads([rules_by_id[rule.id]]).paths, redacted_names)

@@ -245,12 +245,15 @@ def _judge_conditions(slice_: PolicySlice, forbids: Sequence[PolicyRule], permit
         if asking_rules
         else _build_verdict(slice_, Behavior.ALLOW, _sort_rules(slice_, [*forbids, *plain_permits]))
     )
-    demands = (
-        BackendDemand(rule=rule.id, where=rule.where, reason=rule.reason, backend=rule.content.backend)
+    demands = {
+        rule.id: BackendDemand(rule=rule.id, where=rule.where, reason=rule.reason, backend=rule.content.backend)
         for rule in forbids
         if rule.content.backend is not None
-    )
-    return replace(verdict, backend_demands=tuple(demands))
+    }
+    # Such a rule does not allow a call, but says where it may be made.
+    rules = [replace(each, reason=demands[each.id].title) if each.id in demands else each for each in verdict.rules]
+    reason = next((each.reason for each in rules if each.reason), "")
+    return replace(verdict, rules=tuple(rules), reason=reason, backend_demands=tuple(demands.values()))
 
 
 def deny_costly_slice(slice_: PolicySlice) -> Verdict:

@@ -70,6 +70,7 @@ class DecisionRecorder:
                 },
                 "redacted": [f"facts.{name}" for name in redacted_facts],
                 **_serialize_requirements(verdict),
+                **({"sandbox": verdict.weak_sandbox} if verdict.weak_sandbox else {}),
             }
         )
         return RecordedVerdict(verdict=verdict, record_id=self.compute_id(record), record=record)
@@ -155,6 +156,7 @@ def _parse_verdict(body: Mapping[str, Any]) -> Verdict:
         errors=tuple(body["errors"]),
         suggestion=next(iter(body["suggested_updates"]), ""),
         requirements=_parse_requirements(body, rules) if behavior is Behavior.ASK else (),
+        weak_sandbox=body.get("sandbox", ""),
     )
 
 

@@ -16,9 +16,9 @@ from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest
 from deputize.core.errors import Problem
 from deputize.core.value_types import frozen
+from deputize.govern.policy.unmet_demand import deny_unmet
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
-from deputize.lifecycle.unmet_demand import find_unmet_demand
 
 
 class ToolStatus(StrEnum):
@@ -176,15 +176,8 @@ def _check_policy(runtime: Runtime, authority: TenantAuthority, caller: Caller, 
             code=AvailabilityCode.DECIDED_PER_CALL,
             message="its rules depend on each call's arguments",
         )
-    unmet_demand = find_unmet_demand(runtime, caller.tenant, contract, verdict)
-    if unmet_demand is not None:
-        demand = unmet_demand.demand
-        return ToolAvailability(
-            status=ToolStatus.BLOCKED,
-            code=AvailabilityCode.POLICY_BLOCKED,
-            message=demand.reason or unmet_demand.reason,
-            rules=(MatchedRule(id=demand.rule, where=demand.where, reason=demand.reason),),
-        )
+    if verdict.backend_demands:
+        verdict = deny_unmet(verdict, runtime.driver.find_backend(contract, caller.tenant))
     if verdict.behavior is Behavior.DENY:
         return ToolAvailability(
             status=ToolStatus.BLOCKED,

@@ -58,6 +58,23 @@ async def test_a_rule_that_blocks_is_named_with_its_place(lab: GatewayLab) -> No
         await lab.gateway.commands.put_policies(admin, OPEN_FILES)
 
 
+async def test_a_sandbox_that_a_rule_demands_and_a_tool_lacks_is_named_with_the_reason(lab: GatewayLab) -> None:
+    admin = await lab.make_admin()
+    demand = (
+        '@id("open") permit (principal, action, resource);\n@id("walled") @backend("gvisor") @reason("It is new.")\n'
+    )
+    text = demand + 'forbid (principal, action, resource == Tool::"lab.note");'
+    await lab.gateway.commands.put_policies(admin, [PolicyFile(path="walls.cedar", text=text)])
+    try:
+        shown = await lab.gateway.surface.list_availability(await lab.make_caller(), ToolSelection())
+        note = next(each for each in shown["tools"] if each["name"] == "lab.note")
+        reason = "it would run in no sandbox here, and the rule demands gvisor: It is new."
+        assert (note["status"], note["reason"]["message"]) == ("blocked", reason)
+        assert [each["id"] for each in note["reason"]["rules"]] == ["walled"]
+    finally:
+        await lab.gateway.commands.put_policies(admin, OPEN_FILES)
+
+
 async def test_what_a_token_hides_is_not_there_whatever_else_holds(lab: GatewayLab) -> None:
     seen = await _fetch_tool_status(lab, tools={"lab.note": "*", "lab.nothing": "*"})
     assert set(seen) == {"lab.note"}

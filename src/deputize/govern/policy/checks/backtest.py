@@ -17,6 +17,7 @@ from deputize.govern.policy.cedar_schema import PolicyQuery
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.engines import Engine, combine_verdicts
 from deputize.govern.policy.slices import PolicySlice
+from deputize.govern.policy.unmet_demand import deny_replayed
 
 # The audit entries of one call are close together, and the last one has the final decision. Calls held back for it:
 MAX_PENDING = 50_000
@@ -274,7 +275,7 @@ class Backtest:
             draft_verdict = self._evaluate_off_loop(slice_, query)
         else:
             draft_verdict = self._draft.evaluate_query(query, may_take_long=True)
-        after = self._combine_with_external(before, draft_verdict)
+        after = self._combine_with_external(before, deny_replayed(draft_verdict, before))
         if after is None:
             return IndeterminateCalls(subject=subject, missing=("the verdict of a hook or decision point",))
         terms_before, terms_after = _list_unique_terms(before.requirements), _list_unique_terms(after.requirements)

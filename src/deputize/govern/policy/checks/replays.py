@@ -14,6 +14,7 @@ from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.evaluation_job import JobRunner
 from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.govern.policy.unmet_demand import deny_replayed
 
 _OVERRUN = "a result in time: the rules for this tool take too long to evaluate again"
 
@@ -65,10 +66,14 @@ def replay_job(payload: bytes) -> bytes:
 def _describe_replay(
     policies: CompiledPolicies, replay: Replay, *, explains: bool, may_take_long: bool = False
 ) -> dict[str, Any]:
-    verdict = policies.evaluate_query(replay.query, may_take_long=may_take_long)
+    verdict = deny_replayed(policies.evaluate_query(replay.query, may_take_long=may_take_long), replay.verdict)
     return {
         "behavior": verdict.behavior,
         "rules": describe_rules(policies, verdict, replay.query),
         "missing": [],
-        "allowed_if": (find_smallest_changes(policies, replay.query, may_take_long=may_take_long) if explains else []),
+        "allowed_if": (
+            find_smallest_changes(policies, replay.query, may_take_long=may_take_long)
+            if explains and not verdict.weak_sandbox
+            else []
+        ),
     }

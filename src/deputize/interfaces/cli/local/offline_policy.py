@@ -17,13 +17,13 @@ from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
 from deputize.core.display_text import to_display_text
 from deputize.core.errors import PolicyInvalid
+from deputize.core.mcp.servers import parse_mcp_target
+from deputize.core.settings import Settings
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.approval_annotations import describe_requirements
-from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.checks.policy_cases import CaseInput, CaseResult, LocatedCase, read_cases
 from deputize.govern.policy.checks.validate import PolicyFindings, validate_policies
-from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.files import describe_read_error, read_files
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, parse_with_diagnostics
 from deputize.interfaces.cli.local.exported_servers import FetchServers, load_server_contracts
@@ -45,6 +45,8 @@ class PolicyProject:
     # The groups that approve where a rule names none.
     approvers: tuple[str, ...]
     unseen_servers: frozenset[str]
+    # The tools that certainly run in no sandbox.
+    unsandboxed: frozenset[str]
 
 
 def check_policies(paths: Sequence[Path], fetch_servers: FetchServers) -> None:
@@ -83,7 +85,7 @@ def run_cases(paths: Sequence[Path], fetch_servers: FetchServers) -> None:
     cases = _read_case_files(
         [path for path in paths if path.suffix != ".cedar"] or list(_find_case_files(project.files))
     )
-    rehearsal = Rehearsal(_compile_policies(project), project.contracts, project.tenant, approvers=project.approvers)
+    rehearsal = _open_rehearsal(project)
     with printer.progress_bar("Testing the policies") as show_share:
         results: list[CaseResult | PolicyDiagnostic] = []
         for number, each in enumerate(cases, start=1):
@@ -136,23 +138,10 @@ def explain_case(case_fields: dict[str, Any], arguments: str, fetch_servers: Fet
         fix = ", for example 2026-11-15T09:00" if first["loc"][-1] == "time" else ""
         exit_with_error(f"--{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}{fix}.")
     project = _load_policy_project((), fetch_servers)
-    policies = _compile_policies(project)
     try:
-        policy_query = Rehearsal(policies, project.contracts, project.tenant).build_query(case)
+        return _open_rehearsal(project).explain(case)
     except InvalidCase as error:
         exit_with_error(f"This call cannot be evaluated: {error}.")
-    verdict = policies.evaluate_query(policy_query, may_take_long=True)
-    return {
-        "tool": {"name": policy_query.tool["name"], "version": policy_query.tool["version"]},
-        "principal": dict(policy_query.caller),
-        "behavior": verdict.behavior,
-        "reason": verdict.reason,
-        "suggestion": verdict.suggestion,
-        "errors": list(verdict.errors),
-        "rules": describe_rules(policies, verdict, policy_query),
-        "demands": describe_requirements(verdict.requirements, project.approvers),
-        "allowed_if": find_smallest_changes(policies, policy_query, may_take_long=True),
-    }
 
 
 def read_policy_payload(paths: Sequence[Path]) -> list[dict[str, str]]:
@@ -180,7 +169,21 @@ def _load_policy_project(paths: Sequence[Path], fetch_servers: FetchServers) -> 
         contracts=(*contracts, *server_contracts.contracts, *service_contracts, *list_companions(*contracts)),
         approvers=settings.approvals.groups,
         unseen_servers=server_contracts.unseen_servers,
+        unsandboxed=frozenset(
+            each.full_name
+            for each in (*contracts, *server_contracts.contracts, *service_contracts)
+            if _has_no_sandbox(each, settings)
+        ),
     )
+
+
+def _has_no_sandbox(contract: Contract, settings: Settings) -> bool:
+    """Tell whether calls of a tool certainly run in no sandbox, wherever the gateway is."""
+    if contract.handler.driver == "mcp":
+        name = parse_mcp_target(contract.handler.target).server
+        server = next((each for each in settings.servers if each.name == name), None)
+        return server is not None and not (server.command and server.sandbox)
+    return contract.handler.driver in ("python", "http", "grpc")
 
 
 def _read_policy_files(paths: Sequence[Path]) -> tuple[PolicyFile, ...]:
@@ -213,6 +216,16 @@ def _compile_policies(project: PolicyProject) -> CompiledPolicies:
         printer.error(f"{format_count(len(findings.errors), 'error')}: the policies are invalid")
         raise CommandExit(EXIT_FAILED) from None
     return CompiledPolicies(project.files, collect_fact_types(project.contracts))
+
+
+def _open_rehearsal(project: PolicyProject) -> Rehearsal:
+    return Rehearsal(
+        _compile_policies(project),
+        project.contracts,
+        project.tenant,
+        approvers=project.approvers,
+        backends=dict.fromkeys(project.unsandboxed),
+    )
 
 
 def _render_findings(findings: PolicyFindings) -> dict[str, Any]:

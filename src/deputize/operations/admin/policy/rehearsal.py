@@ -14,7 +14,7 @@ from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.policy_facts import FactType, list_facts
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.names import to_full_name
-from deputize.core.decision import Behavior, has_unbounded_scope
+from deputize.core.decision import Behavior, Verdict, has_unbounded_scope
 from deputize.govern.policy.approval_annotations import describe_requirements
 from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies
@@ -29,6 +29,8 @@ from deputize.govern.policy.checks.policy_cases import (
 )
 from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
+from deputize.govern.policy.unmet_demand import deny_unmet
+from deputize.sandboxes.port import Backend
 
 
 class InvalidCase(ValueError):
@@ -61,12 +63,22 @@ class Rehearsal:
     """One set of policies and one set of tools, the newest version of each."""
 
     def __init__(
-        self, policies: CompiledPolicies, contracts: Iterable[Contract], tenant: str, *, approvers: Sequence[str] = ()
+        self,
+        policies: CompiledPolicies,
+        contracts: Iterable[Contract],
+        tenant: str,
+        *,
+        approvers: Sequence[str] = (),
+        backends: Mapping[str, Backend | None] | None = None,
     ) -> None:
-        """Keep the newest version of each tool; `approvers` are the groups for rules that name none."""
+        """Keep the newest version of each tool; `approvers` are the groups for rules that name none.
+
+        `backends` are those of the sandboxes of tools by full name, None for none, as far as they are certain.
+        """
         self.policies = policies
         self._tenant = tenant
         self._approvers = approvers
+        self._backends = backends or {}
         self._contracts: dict[str, Contract] = {}
         self._tools: dict[str, CompiledTool] = {}
         for each in sorted(contracts, key=lambda contract: versions.parse_version(contract.version)):
@@ -79,11 +91,33 @@ class Rehearsal:
             is_unknown = isinstance(error, CaseToolNotFound)
             more = "; or describe the tool in the case, with name and effects" if is_unknown else ""
             return PolicyDiagnostic(file=case.file, line=case.line, message=f"{case.case.name}: {error}{more}")
-        verdict = self.policies.evaluate_query(query, may_take_long=True)
+        verdict = self._decide(query)
         if case.case.expect == "allow" and verdict.behavior is not Behavior.ALLOW:
-            changes = find_smallest_changes(self.policies, query, may_take_long=True)
-            return judge_case(case, verdict, changes, default_groups=self._approvers)
+            return judge_case(case, verdict, self._find_changes(query, verdict), default_groups=self._approvers)
         return judge_case(case, verdict, default_groups=self._approvers)
+
+    def explain(self, case: CaseInput) -> dict[str, Any]:
+        """Decide a hypothetical call, and say what would allow it."""
+        query = self.build_query(case)
+        verdict = self._decide(query)
+        return {
+            "tool": {"name": query.tool["name"], "version": query.tool["version"]},
+            "principal": dict(query.caller),
+            "behavior": verdict.behavior,
+            "reason": verdict.reason,
+            "suggestion": verdict.suggestion,
+            "errors": list(verdict.errors),
+            "rules": describe_rules(self.policies, verdict, query),
+            "demands": describe_requirements(verdict.requirements, self._approvers),
+            "allowed_if": self._find_changes(query, verdict),
+        }
+
+    def _decide(self, query: PolicyQuery) -> Verdict:
+        verdict, name = self.policies.evaluate_query(query, may_take_long=True), query.tool["name"]
+        return deny_unmet(verdict, self._backends[name]) if name in self._backends else verdict
+
+    def _find_changes(self, query: PolicyQuery, verdict: Verdict) -> list[str]:
+        return [] if verdict.weak_sandbox else find_smallest_changes(self.policies, query, may_take_long=True)
 
     def build_query(self, case: CaseInput) -> PolicyQuery:
         if case.arguments is not None and case.facts is not None:
@@ -122,25 +156,19 @@ def rehearse_job(payload: bytes) -> bytes:
     request = orjson.loads(payload)
     policies = CompiledPolicies([PolicyFile(path=path, text=text) for path, text in request["files"]], request["facts"])
     contract = Contract.model_validate(request["contract"])
+    backend = None if request["backend"] is None else Backend(request["backend"])
+    rehearsal = Rehearsal(
+        policies,
+        (contract,),
+        request["tenant"],
+        approvers=request["approvers"],
+        backends={contract.full_name: backend},
+    )
     try:
-        query = Rehearsal(policies, (contract,), request["tenant"]).build_query(
-            CaseInput.model_validate(request["case"])
-        )
+        explanation = rehearsal.explain(CaseInput.model_validate(request["case"]))
     except InvalidCase as error:
         return orjson.dumps({"invalid": str(error)})
-    verdict = policies.evaluate_query(query, may_take_long=True)
-    return orjson.dumps(
-        {
-            "tool": {"name": contract.full_name, "version": contract.version},
-            "behavior": verdict.behavior,
-            "reason": verdict.reason,
-            "suggestion": verdict.suggestion,
-            "errors": list(verdict.errors),
-            "rules": describe_rules(policies, verdict, query),
-            "demands": describe_requirements(verdict.requirements, request["approvers"]),
-            "allowed_if": find_smallest_changes(policies, query, may_take_long=True),
-        }
-    )
+    return orjson.dumps({name: each for name, each in explanation.items() if name != "principal"})
 
 
 def _coerce_arguments(tool: CompiledTool, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:

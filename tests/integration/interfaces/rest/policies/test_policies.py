@@ -17,6 +17,11 @@ NO_RENAMES = {
     "text": '@id("no-renames")\n@reason("Names are for life.")\n'
     'forbid (principal, action, resource == Tool::"shop.rename_user")\nunless { principal.scopes.contains("x") };\n',
 }
+WALLED = {
+    "path": "walled.cedar",
+    "text": '@id("walled")\n@reason("Users are strangers.")\n@backend("gvisor")\n'
+    'forbid (principal, action, resource == Tool::"shop.get_user");\n',
+}
 UNKNOWN_CALL = "01890000-0000-7000-8000-000000000000"
 
 
@@ -197,6 +202,35 @@ async def test_who_made_a_call_sees_the_rules_and_an_administrator_sees_what_the
     assert (await gateway.get("/v1/calls/nonsense/decision")).status_code == 404
 
 
+async def test_a_call_without_the_sandbox_that_a_rule_demands_is_explained_as_it_was_refused(
+    gateway: HttpGateway, admin_token: str
+) -> None:
+    await _put_policies(gateway, admin_token, OPEN_FILE, WALLED)
+    began = datetime.now(UTC).isoformat()
+    refused = (await gateway.call("shop.get_user", {"id": 1})).json()
+    path = f"/v1/calls/{refused['call_id']}/decision"
+    mine, why = (await gateway.get(path)).json(), (await gateway.get(path, token=admin_token)).json()
+    case = {"tool": "shop.get_user", "caller": {"user": "ana"}, "arguments": {"id": 1}}
+    tried = await _send_request(gateway, "POST", "/v1/policies/simulate", case, admin_token)
+    same, changed = [
+        (await _run_backtest(gateway, admin_token, *files, since=began))[-1]["result"]
+        for files in ((OPEN_FILE, WALLED), (OPEN_FILE,))
+    ]
+    await _put_policies(gateway, admin_token, OPEN_FILE)
+
+    reason = "it would run in no sandbox here, and the rule demands gvisor: Users are strangers."
+    assert refused["error"]["message"].endswith(f"not allowed by walled (walled.cedar:1), because {reason}")
+    assert ("narrow the rule" in refused["error"]["advice"], refused["error"]["details"]["suggestion"]) == (True, "")
+    assert tried.status_code == 200, tried.text
+    for each in (mine, why, tried.json()):
+        assert (each["behavior"], each["reason"]) == ("deny", reason), each
+        assert [(rule["id"], rule["reason"]) for rule in each["rules"]] == [("walled", reason)]
+        assert "narrow the rule" in each["suggestion"]
+    assert (mine["state"], why["confirmed"], why["now"]["behavior"]) == ("denied", True, "deny")
+    assert (why["now"]["allowed_if"], same["changed"], changed["looser"]) == ([], 0, 1)
+
+
+@pytest.mark.requirement("GOV-2")
 async def test_reads_allowed_calls_and_refusals_by_token_are_explained_as_well(
     gateway: HttpGateway, admin_token: str
 ) -> None:

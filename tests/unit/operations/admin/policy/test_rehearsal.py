@@ -8,6 +8,7 @@ from deputize.core.contract.contract import Contract
 from deputize.govern.policy.checks.policy_cases import Case, CaseResult, LocatedCase
 from deputize.govern.policy.policy_parser import PolicyDiagnostic
 from deputize.operations.admin.policy.rehearsal import Rehearsal, collect_fact_types, collect_names
+from deputize.sandboxes.port import Backend
 from tests.support.policy_inputs import compile_policies, make_tool
 
 pytestmark = pytest.mark.requirement("GOV-2")
@@ -55,6 +56,29 @@ def test_facts_and_scopes_may_be_given_instead() -> None:
     assert is_expected(run_case(facts={"amount": 50}, scopes=["7"], by=["own-orders"]))
     assert is_expected(run_case(expect="deny")), "a call of which nothing is known"
     assert is_expected(run_case(tool={"name": "a.b"}, facts={"amount": 5}))
+
+
+@pytest.mark.parametrize("decision", ["", '@decision("ask") '])
+def test_a_demanded_sandbox_denies_a_tool_that_has_none_and_is_marked_where_that_is_unknown(decision: str) -> None:
+    rules = f'@id("open") {decision}permit (principal, action, resource);\n'
+    policies = compile_policies(rules, '@id("walled") @backend("gvisor") forbid (principal, action, resource);')
+    contracts, case = (
+        (make_refund_contract(),),
+        Case.model_validate({"name": "case", "tool": "shop.refund", "expect": "deny", "by": "walled"}),
+    )
+    inside_none = Rehearsal(policies, contracts, "acme", backends={"shop.refund": None})
+
+    assert is_expected(inside_none.run_case(LocatedCase(case=case, file="t", line=1)))
+    denied, unknown = inside_none.explain(case), Rehearsal(policies, contracts, "acme").explain(case)
+    met = Rehearsal(policies, contracts, "acme", backends={"shop.refund": Backend.GVISOR}).explain(case)
+
+    assert (denied["behavior"], denied["allowed_if"]) == ("deny", [])
+    assert denied["reason"] == "it would run in no sandbox here, and the rule demands gvisor"
+    assert unknown == met
+    assert unknown["behavior"] == ("ask" if decision else "allow")
+    assert [(each["id"], each["reason"]) for each in unknown["rules"]] == [
+        ("open", ""), ("walled", "only in a sandbox on gvisor")
+    ]  # fmt: skip
 
 
 def test_the_newest_version_of_a_tool_is_asked_about() -> None:
