@@ -37,6 +37,7 @@ _INSTALL: Final = "Install it: apt-get install bubblewrap, or dnf install bubble
 _INSTALL_GVISOR: Final = (
     "Install it: apt-get install runsc, from backports on Debian 12, or see https://gvisor.dev/docs/user_guide/install."
 )
+_ONLY_IF_DEMANDED: Final = "Needed only if a contract or a rule of the policies demands it."
 _ALLOW_NAMESPACES: Final = (
     "Allow user namespaces: sysctl user.max_user_namespaces=10000 and, if they exist, "
     "kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0. In a container, its "
@@ -90,7 +91,7 @@ async def check_sandboxes(settings: Settings) -> list[Finding]:
                     check=backend,
                     status="broken" if is_needed else "skipped",
                     summary=str(error),
-                    todo=_advise(str(error)) if is_needed else "",
+                    todo=" ".join(filter(None, ("" if is_needed else _ONLY_IF_DEMANDED, _advise(str(error))))),
                 )
             )
         finally:
