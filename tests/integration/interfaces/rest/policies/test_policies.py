@@ -120,6 +120,7 @@ async def test_only_administrators_change_check_and_try(gateway: HttpGateway, me
 async def test_a_backtest_lists_the_recorded_calls_that_a_draft_answers_otherwise(
     gateway: HttpGateway, admin_token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await _put_policies(gateway, admin_token, OPEN_FILE)
     began = datetime.now(UTC).isoformat()
     for number in range(3):
         await gateway.call("shop.rename_user", {"id": 1, "name": f"N{number}"}, token=gateway.token("eva", agent="bot"))
