@@ -112,7 +112,7 @@ class Verdict:
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
     # The sandboxes that rules demand: the call is made in no weaker one.
     backend_demands: tuple[BackendDemand, ...] = ()
-    # If it denies because a demand was not met: the sandbox that the call would have had, or `none`.
+    # If it denies because a demand was not met: where the call would have run, such as `none`.
     weak_sandbox: str = ""
 
 

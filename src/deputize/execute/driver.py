@@ -31,7 +31,7 @@ from deputize.execute.drivers.command import CommandDriver
 from deputize.execute.drivers.http import HttpDriver
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
-from deputize.sandboxes.port import Backend
+from deputize.sandboxes.port import Backend, Placement
 
 if TYPE_CHECKING:
     from deputize.execute.drivers.grpc import GrpcDriver
@@ -83,18 +83,27 @@ class Drivers:
                     nothing_happened=True,
                 )
 
-    def find_backend(self, contract: Contract, tenant: str) -> Backend | None:
-        """Find the strongest sandbox that calls of a tool can have here; None if they have none, or not for certain."""
+    def find_placement(self, contract: Contract, tenant: str) -> Placement:
+        """Find the strongest sandbox that calls of a tool can have here."""
         match contract.handler.driver:
             case "command":
                 # It runs on what is demanded, or not at all.
                 return max(Backend, key=list(Backend).index)
             case "mcp":
-                return self._mcp.find_backend(contract, tenant)
+                return self._mcp.find_backend(contract, tenant) or "none"
+            case "python":
+                return self._find_function_placement(contract)
             case "flow" if contract.flow is not None and contract.flow.program is not None:
-                return self._program_backend
+                return self._program_backend or "uncertain"
             case _:
-                return None
+                return "none"
+
+    def _find_function_placement(self, contract: Contract) -> Placement:
+        try:
+            backend = self._python.find_tool(contract).backend
+        except (ToolRequiresSetup, ToolNotAdmitted):
+            return "none"
+        return "none" if backend is None else Backend(backend)
 
     def get_code_digest(self, contract: Contract) -> str:
         """Return the digest of the code that would run here; empty if none is loaded, or for another server's tool."""

@@ -121,7 +121,7 @@ def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[s
 def _find_unmet_demand(runtime: Runtime, validated: Validated, verdict: Verdict) -> UnmetDemand | None:
     if not verdict.backend_demands:
         return None
-    return find_unmet_demand(verdict, runtime.driver.find_backend(validated.contract, validated.call.tenant))
+    return find_unmet_demand(verdict, runtime.driver.find_placement(validated.contract, validated.call.tenant))
 
 
 def _add_drift_warning(runtime: Runtime, validated: Validated) -> Validated:
@@ -177,7 +177,7 @@ def _build_backend_refusal(tool: str, verdict: Verdict, unmet: UnmetDemand) -> P
         details={
             "behavior": Behavior.DENY,
             "rules": [{"id": demand.rule, "where": demand.where, "reason": demand.reason}],
-            "backend": {"demanded": demand.backend, "available": unmet.backend},
+            "backend": {"demanded": demand.backend, "available": unmet.placement},
             "policy_digest": verdict.digest,
             "suggestion": "",  # the advice says it
         },

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 # The longest request that a supervisor reads.
 MAX_REQUEST_BYTES: Final = 262_144
@@ -30,6 +30,17 @@ class Backend(StrEnum):
 
     NAMESPACES = "namespaces"
     GVISOR = "gvisor"
+
+
+# Where calls of a tool run; `uncertain` if their sandbox is left out on a host that can start none.
+Placement = Backend | Literal["none", "uncertain"]
+
+
+def parse_placement(text: str) -> Placement:
+    """Parse what was written of a placement; what is unknown counts as no sandbox."""
+    if text in list(Backend):
+        return Backend(text)
+    return "uncertain" if text == "uncertain" else "none"
 
 
 def choose_stronger(*backends: Backend) -> Backend:

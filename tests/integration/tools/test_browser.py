@@ -24,6 +24,8 @@ from tests.support.hostile_pages import HostilePages, list_writes
 from tests.support.policies import OPEN_POLICY
 from tests.support.sandbox_host import needs_sandboxes
 
+# They have a sandbox, so that each call below meets the rule.
+WALLED = '@id("walled") @backend("namespaces") forbid (principal, action, resource in Namespace::"browser");'
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="Chromium is not installed")
 pytestmark = [pytest.mark.requirement("EXE-4"), pytest.mark.requirement("GOV-2")]
 NO_CLICK = """
@@ -70,7 +72,7 @@ def find_ref(result: dict[str, Any], line: str) -> str:
 async def browser(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrowserGateway]:
     folder = tmp_path_factory.mktemp("project")
     policy_file = folder / "browser.cedar"
-    policy_file.write_text(OPEN_POLICY + NO_CLICK)
+    policy_file.write_text(OPEN_POLICY + NO_CLICK + WALLED)
 
     def use_policies(settings: Settings) -> Settings:
         return settings.model_copy(update={"policy": PolicySettings(files=(str(policy_file),))})

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from deputize.core.settings import Settings
+from deputize.core.settings import PolicySettings, Settings
 from deputize.core.settings.builtin import BuildSettings, BuiltinSettings, FilesSettings, GitSettings
 from deputize.core.settings.sandboxes import SandboxSettings
 from deputize.interfaces.cli.local.project_gateway import load_project
@@ -23,6 +23,8 @@ from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
 pytestmark = pytest.mark.requirement("EXE-4")
 
+# Their commands have a sandbox, so that each call below meets the rule.
+WALLED = '@id("walled") @backend("namespaces") forbid (principal, action, resource in Namespace::"build");'
 TEST = """
 import unittest
 from prices import PRICE
@@ -71,7 +73,9 @@ async def build(module_database: str, tmp_path_factory: pytest.TempPathFactory) 
     options = {"tools": tuple(project_tools.tools)}
 
     def use_policies(settings: Settings) -> Settings:
-        return settings.model_copy(update={"policy": open_policy(folder)})
+        (folder / "walled.cedar").write_text(WALLED)
+        files = (*open_policy(folder).files, str(folder / "walled.cedar"))
+        return settings.model_copy(update={"policy": PolicySettings(files=files)})
 
     async with serve_gateway(module_database, folder, change=use_policies, gateway_options=options) as gateway:
         yield BuildGateway(gateway=gateway)

@@ -36,7 +36,8 @@ class PythonTool:
     `read_state(**arguments)` returns the state that `run` could change, as JSON. `rollback(arguments, output)` takes
     back what a call did whose result was rejected.
     `declaration` is what the function declares itself, if `contract` is a manifest's. `code_digest` is the digest of
-    the loaded code; empty if the function was not loaded from a project's files.
+    the loaded code; empty if the function was not loaded from a project's files. `backend` is that of the sandbox in
+    which the function does its work; only the gateway's own functions have one.
     """
 
     contract: Contract
@@ -44,6 +45,7 @@ class PythonTool:
     is_async: bool
     declaration: Contract | None = None
     code_digest: str = ""
+    backend: str | None = None
     takes_context: bool = False
     validate: Callable[..., Any] | None = None
     verify: Callable[..., Any] | None = None

@@ -177,7 +177,7 @@ def _check_policy(runtime: Runtime, authority: TenantAuthority, caller: Caller, 
             message="its rules depend on each call's arguments",
         )
     if verdict.backend_demands:
-        verdict = deny_unmet(verdict, runtime.driver.find_backend(contract, caller.tenant))
+        verdict = deny_unmet(verdict, runtime.driver.find_placement(contract, caller.tenant))
     if verdict.behavior is Behavior.DENY:
         return ToolAvailability(
             status=ToolStatus.BLOCKED,

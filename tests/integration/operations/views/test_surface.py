@@ -1,10 +1,17 @@
 """Where tools stand for one caller: each with its reason, and what is hidden not there at all."""
 
+from typing import Any, cast
+
 import pytest
 
 from deputize.core.contract.contract import Effects, LifecycleState
+from deputize.core.contract.tools import PythonTool
+from deputize.execute.driver import Drivers
+from deputize.execute.drivers.python import PythonDriver
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.operations.views.tool_status import ToolSelection
+from deputize.tools.code import declare_tool
+from tests.support.contracts import make_contract
 from tests.support.gateway_lab import GatewayLab
 from tests.support.policies import OPEN_FILES
 
@@ -73,6 +80,17 @@ async def test_a_sandbox_that_a_rule_demands_and_a_tool_lacks_is_named_with_the_
         assert [each["id"] for each in note["reason"]["rules"]] == ["walled"]
     finally:
         await lab.gateway.commands.put_policies(admin, OPEN_FILES)
+
+
+async def test_a_sandbox_counts_only_if_it_is_certain_and_no_function_has_one_by_its_name(lab: GatewayLab) -> None:
+    driver = lab.runtime.driver
+    # Outside production, programs run without one on a host that can start none.
+    assert driver.find_placement(declare_tool().contract, "any") == "uncertain"
+    impostor = PythonTool(contract=make_contract(namespace="browser", name="click"), run=lambda: 1, is_async=False)
+    functions = PythonDriver([impostor])
+    drivers = Drivers(functions, cast("Any", None), cast("Any", None), cast("Any", None))
+    assert drivers.find_placement(impostor.contract, "any") == "none"
+    functions.close()
 
 
 async def test_what_a_token_hides_is_not_there_whatever_else_holds(lab: GatewayLab) -> None:

@@ -11,6 +11,8 @@ from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.evaluation_job import evaluate_costly_slice
 from deputize.govern.policy.slice_cost import MAX_FACT_LENGTH
+from deputize.govern.policy.unmet_demand import deny_replayed, deny_unmet
+from deputize.sandboxes.port import Backend, Placement
 from tests.support.policy_inputs import ANYTHING, compile_policies, make_caller, make_question, make_tool, rule_ids
 
 pytestmark = pytest.mark.requirement("GOV-2")
@@ -49,6 +51,26 @@ def test_permits_forbids_and_approvals_combine_to_one_verdict(
     assert (verdict.behavior, rule_ids(verdict.rules)) == (behavior, rules)
     demands = ["strong"] if FORBID_WEAK in texts and behavior is not Behavior.DENY else []
     assert [each.rule for each in verdict.backend_demands] == demands
+
+
+@pytest.mark.parametrize(
+    ("placement", "reason", "advice"),
+    [
+        ("none", "it would run in no sandbox here, and the rule demands gvisor", "narrow the rule"),
+        ("uncertain", "it may run without a sandbox here, and the rule demands gvisor", "in production"),
+        (Backend.NAMESPACES, "it would run on namespaces here, and the rule demands gvisor", 'backend = "gvisor"'),
+        (Backend.GVISOR, "only in a sandbox on gvisor", ""),
+    ],
+)
+def test_a_call_is_denied_unless_it_certainly_has_the_sandbox_that_a_rule_demands(
+    placement: Placement, reason: str, advice: str
+) -> None:
+    verdict = compile_policies(PERMIT, FORBID_WEAK).decide(make_question())
+    judged = deny_unmet(verdict, placement)
+    assert judged.behavior is (Behavior.DENY if advice else Behavior.ALLOW)
+    assert (judged.reason, advice in judged.suggestion) == (reason, True)
+    # A replay of the recorded denial knows where the call would have run.
+    assert deny_replayed(verdict, judged).behavior is judged.behavior
 
 
 async def test_a_job_hears_of_the_sandbox_that_a_rule_demands() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,7 +125,8 @@ def _add_build(project_tools: ProjectTools, build: BuildSettings, settings: Sett
         begin_branch_run=None if git is None else _begin_branch_runs(git, settings, base),
     )
     for function in functions:
-        add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+        tool = replace(getattr(function, ATTRIBUTE), backend=settings.sandboxes.backend)
+        add_tool(project_tools, tool, str(SETTINGS_FILE))
 
 
 def _locate_git(git: GitSettings, settings: Settings, base: Path) -> tuple[Path, Path, Path | None]:
@@ -179,7 +181,8 @@ def _add_browser(project_tools: ProjectTools, browser: BrowserSettings, settings
     sessions, functions = _declare_browser_tools(browser, program, settings.sandboxes, accepts_weak_limits)
     project_tools.closers.append(sessions.aclose)
     for function in functions:
-        add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+        tool = replace(getattr(function, ATTRIBUTE), backend=settings.sandboxes.backend)
+        add_tool(project_tools, tool, str(SETTINGS_FILE))
 
 
 @lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from deputize.catalog.builtin_contracts import list_companions
 from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
+from deputize.core.contract.tools import ProjectTool, PythonTool
 from deputize.core.display_text import to_display_text
 from deputize.core.errors import PolicyInvalid
 from deputize.core.mcp.servers import parse_mcp_target
@@ -158,6 +159,7 @@ def _load_policy_project(paths: Sequence[Path], fetch_servers: FetchServers) -> 
     for each in project_tools.refusals if project_tools else ():
         printer.warn(f"{each.what} is ignored, because it cannot be registered: {each.reasons[0]}")
     contracts = tuple(tool.contract for tool in project_tools.tools) if project_tools else ()
+    sandboxed = {each.contract.full_name for each in project_tools.tools if _has_backend(each)} if project_tools else ()
     server_contracts = load_server_contracts(settings, Path.cwd(), contracts, Clock(), fetch_servers)
     service_contracts, service_warnings = load_service_contracts(settings)
     for warning in (*server_contracts.warnings, *service_warnings):
@@ -172,9 +174,13 @@ def _load_policy_project(paths: Sequence[Path], fetch_servers: FetchServers) -> 
         unsandboxed=frozenset(
             each.full_name
             for each in (*contracts, *server_contracts.contracts, *service_contracts)
-            if _has_no_sandbox(each, settings)
+            if each.full_name not in sandboxed and _has_no_sandbox(each, settings)
         ),
     )
+
+
+def _has_backend(tool: ProjectTool) -> bool:
+    return isinstance(tool, PythonTool) and tool.backend is not None
 
 
 def _has_no_sandbox(contract: Contract, settings: Settings) -> bool:
@@ -224,7 +230,7 @@ def _open_rehearsal(project: PolicyProject) -> Rehearsal:
         project.contracts,
         project.tenant,
         approvers=project.approvers,
-        backends=dict.fromkeys(project.unsandboxed),
+        placements=dict.fromkeys(project.unsandboxed, "none"),
     )
 
 

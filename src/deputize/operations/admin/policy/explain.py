@@ -150,7 +150,7 @@ class PolicyExplanations:
             "files": [[file.path, file.text] for file in policies.files],
             "facts": policies.facts,
             "contract": version.contract.model_dump(mode="json"),
-            "backend": self._runtime.driver.find_backend(version.contract, caller.tenant),
+            "placement": self._runtime.driver.find_placement(version.contract, caller.tenant),
             "tenant": caller.tenant,
             "approvers": list(self._runtime.settings.approvals.groups),
             "case": {

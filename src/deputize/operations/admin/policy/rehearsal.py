@@ -30,7 +30,7 @@ from deputize.govern.policy.checks.policy_cases import (
 from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 from deputize.govern.policy.unmet_demand import deny_unmet
-from deputize.sandboxes.port import Backend
+from deputize.sandboxes.port import Placement, parse_placement
 
 
 class InvalidCase(ValueError):
@@ -69,16 +69,16 @@ class Rehearsal:
         tenant: str,
         *,
         approvers: Sequence[str] = (),
-        backends: Mapping[str, Backend | None] | None = None,
+        placements: Mapping[str, Placement] | None = None,
     ) -> None:
         """Keep the newest version of each tool; `approvers` are the groups for rules that name none.
 
-        `backends` are those of the sandboxes of tools by full name, None for none, as far as they are certain.
+        `placements` are those of tools by full name, as far as they are certain.
         """
         self.policies = policies
         self._tenant = tenant
         self._approvers = approvers
-        self._backends = backends or {}
+        self._placements = placements or {}
         self._contracts: dict[str, Contract] = {}
         self._tools: dict[str, CompiledTool] = {}
         for each in sorted(contracts, key=lambda contract: versions.parse_version(contract.version)):
@@ -114,7 +114,7 @@ class Rehearsal:
 
     def _decide(self, query: PolicyQuery) -> Verdict:
         verdict, name = self.policies.evaluate_query(query, may_take_long=True), query.tool["name"]
-        return deny_unmet(verdict, self._backends[name]) if name in self._backends else verdict
+        return deny_unmet(verdict, self._placements[name]) if name in self._placements else verdict
 
     def _find_changes(self, query: PolicyQuery, verdict: Verdict) -> list[str]:
         return [] if verdict.weak_sandbox else find_smallest_changes(self.policies, query, may_take_long=True)
@@ -156,13 +156,12 @@ def rehearse_job(payload: bytes) -> bytes:
     request = orjson.loads(payload)
     policies = CompiledPolicies([PolicyFile(path=path, text=text) for path, text in request["files"]], request["facts"])
     contract = Contract.model_validate(request["contract"])
-    backend = None if request["backend"] is None else Backend(request["backend"])
     rehearsal = Rehearsal(
         policies,
         (contract,),
         request["tenant"],
         approvers=request["approvers"],
-        backends={contract.full_name: backend},
+        placements={contract.full_name: parse_placement(request["placement"])},
     )
     try:
         explanation = rehearsal.explain(CaseInput.model_validate(request["case"]))

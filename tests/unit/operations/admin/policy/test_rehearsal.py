@@ -66,11 +66,11 @@ def test_a_demanded_sandbox_denies_a_tool_that_has_none_and_is_marked_where_that
         (make_refund_contract(),),
         Case.model_validate({"name": "case", "tool": "shop.refund", "expect": "deny", "by": "walled"}),
     )
-    inside_none = Rehearsal(policies, contracts, "acme", backends={"shop.refund": None})
+    inside_none = Rehearsal(policies, contracts, "acme", placements={"shop.refund": "none"})
 
     assert is_expected(inside_none.run_case(LocatedCase(case=case, file="t", line=1)))
     denied, unknown = inside_none.explain(case), Rehearsal(policies, contracts, "acme").explain(case)
-    met = Rehearsal(policies, contracts, "acme", backends={"shop.refund": Backend.GVISOR}).explain(case)
+    met = Rehearsal(policies, contracts, "acme", placements={"shop.refund": Backend.GVISOR}).explain(case)
 
     assert (denied["behavior"], denied["allowed_if"]) == ("deny", [])
     assert denied["reason"] == "it would run in no sandbox here, and the rule demands gvisor"
