@@ -151,7 +151,7 @@ def test_policy_files_that_are_not_text_are_reported(folder: Path) -> None:
     (folder / "policies" / "own.cedar").write_bytes(b"\xff\xfe\x00")
     (folder / "policies" / "tests" / "own.yaml").write_bytes(b"\xff\xfe\x00")
 
-    assert "own.cedar cannot be read (it is not UTF-8 text; save it as UTF-8)" in (
+    assert "own.cedar cannot be read (it is not UTF-8 text at byte 0; save it as UTF-8)" in (
         run_deputize("policy", "check", folder=folder).err
     )
     (folder / "policies" / "own.cedar").unlink()
