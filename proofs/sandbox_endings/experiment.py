@@ -98,7 +98,8 @@ class Testbed:
         else:
             body = {"tool": "code.run", "arguments": {"code": way.code}}
         body["mode"] = mode if way.strike is None else "async"
-        find = self._list_interpreters if way in INTERPRETED and way.strike != "kill worker" else self._list_programs
+        computes = way in INTERPRETED and way.strike != "kill worker"
+        find = self._list_interpreters if computes else self.host.list_used_sandboxes
         ran_on = 0.0
         async with asyncio.timeout(_SECONDS):
             with self.connect() as http:
@@ -145,12 +146,6 @@ class Testbed:
                 self.worker = await start_worker(self.gateway, name=f"worker-{self.workers}")
             case None:
                 pass
-
-    def _list_programs(self) -> list[int]:
-        sandboxes = self.host.list_sandboxes()
-        # One outside, the first one of the namespace, and the program itself below it.
-        programs = find_descendants(sandboxes[0]) if len(sandboxes) >= 2 else set()
-        return sandboxes if len(programs) > 1 else []
 
     def _list_interpreters(self) -> list[int]:
         """List the interpreters that compute; one that waits for its program does not."""

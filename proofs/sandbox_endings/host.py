@@ -41,6 +41,11 @@ class Host:
         """List bubblewrap's processes."""
         return sorted(list_marked_processes(mark_processes(self.folder)))
 
+    def list_used_sandboxes(self) -> list[int]:
+        """List those with a marked program, the outermost process first; an interpreter that waits is not one."""
+        programs = set(self._list_programs())
+        return [each for each in self.list_sandboxes() if programs & find_descendants(each)]
+
     async def count_left(self, *, usual_descriptors: int | None = None, seconds: float = 30.0) -> Left:
         """Count what is left; what is just being torn down is waited for."""
         end = time.monotonic() + seconds
