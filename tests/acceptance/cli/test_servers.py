@@ -321,7 +321,8 @@ def test_a_server_is_installed_pinned_and_reached_in_its_sandbox(
     name = tool.partition(".")[0]
     folder = make_project(workspace / name)
     (folder / "notes").mkdir()
-    installed = run_deputize("servers", "install", package, *options, folder=folder)
+    # Which certificates of a registry npm trusts is in the environment, and in the home of who runs it.
+    installed = run_deputize("servers", "install", package, *options, folder=folder, env=os.environ)
     assert installed.code == 0, installed.output
     (server,) = tomllib.loads((folder / "deputize.toml").read_text())["servers"]
     assert server["name"] == name

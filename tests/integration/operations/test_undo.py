@@ -340,7 +340,7 @@ async def test_a_tool_that_would_refuse_is_asked_before_it_is_promised(lab: Gate
     del notes["closed b"]
     planned = await plan(lab, session=session)
     assert list_verdicts(planned) == [("close", "blocked", "would_fail"), ("close", "ready", None)]
-    assert planned["steps"][0]["detail"] == "kept: its text was not kept"
+    assert planned["steps"][0]["detail"] == "not met: kept: its text was not kept"
     # Whoever cannot undo asks no tool.
     reader = await lab.make_caller(scopes=("book:write",))
     assert (await plan(lab, reader, session=session))["ready"] == 2

@@ -118,7 +118,7 @@ async def test_a_push_is_asked_for_once_what_it_requires_has_passed_on_its_files
     refused = await build.call("git.push", branch="agent/three", expected_head=head)
     assert refused["error"]["slug"] == "precondition-failed", refused
     assert (
-        f"git.push would fail: required commands: lint has not passed on the files of {head}"
+        f"git.push would fail; not met: required commands: lint has not passed on the files of {head}"
         in (refused["error"]["message"])
     )
     assert "call build.lint with branch=agent/three" in refused["error"]["message"]

@@ -63,7 +63,7 @@ async def require_preview(runtime: Runtime, authorized: Authorized) -> PreviewRe
     result = await preview_call(runtime, authorized)
     if result.unmet_preconditions:
         raise PreconditionFailed(
-            f"{authorized.validated.tool.name} would fail: {result.unmet_preconditions[0]}",
+            f"{authorized.validated.tool.name} would fail; not met: {result.unmet_preconditions[0]}",
             details={"preconditions": result.document["preconditions"]},
         )
     return result

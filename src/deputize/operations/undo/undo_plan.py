@@ -203,7 +203,7 @@ class UndoPlans:
         if outcome.spec is not None:
             return None if outcome.spec.retryable else str(fields["detail"])
         because = fields["would"]["because"]
-        return str(because[0]) if because else None
+        return f"not met: {because[0]}" if because else None
 
 
 async def may_see(runtime: Runtime, caller: Caller, row: asyncpg.Record) -> bool:

@@ -129,7 +129,7 @@ async def test_a_precondition_that_fails_is_shown_by_a_dry_run_and_refuses_the_c
     told = parse_body(await lab.call("erase", "unmet", dry_run=True))
     assert told["would"] == {"behavior": "refuse", "because": ["not in use: two people read it"], "approvals": []}
     assert told["preview"]["preconditions"] == [MET_PRECONDITION, UNMET_PRECONDITION]
-    with pytest.raises(PreconditionFailed, match="would fail: not in use: two people read it") as refused:
+    with pytest.raises(PreconditionFailed, match="would fail; not met: not in use: two people read it") as refused:
         await require_preview(lab.runtime, await lab.authorize_call("erase", {"tag": "unmet"}))
     assert refused.value.nothing_happened
     assert refused.value.details == {"preconditions": [MET_PRECONDITION, UNMET_PRECONDITION]}

@@ -38,7 +38,9 @@ def show_dry_run(envelope: Mapping[str, Any], *, json: bool) -> None:
 def _describe_verdict(tool: str, verdict: Mapping[str, Any]) -> str:
     match verdict["behavior"]:
         case "refuse":
-            return f"{tool} would be refused: {to_display_text('; '.join(verdict['because']), _MAX_TEXT_LENGTH)}"
+            return (
+                f"{tool} would be refused; not met: {to_display_text('; '.join(verdict['because']), _MAX_TEXT_LENGTH)}"
+            )
         case "ask":
             return f"{tool} would wait for approval"
         case _:

@@ -110,4 +110,4 @@ def test_where_it_would_lead_is_the_first_line_and_the_exit_code(capsys: pytest.
         show_dry_run(make_envelope("refuse", because=["no open orders: two"]), json=False)
     assert stopped.value.code == EXIT_FAILED
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "✗ Dry run: crm.delete_user would be refused: no open orders: two. Nothing was changed."
+    assert first == "✗ Dry run: crm.delete_user would be refused; not met: no open orders: two. Nothing was changed."
