@@ -108,18 +108,18 @@ class Arena:
         return await self._attempt_again(first.name, first.control)
 
     async def _attempt_again(self, name: str, control: tuple[Arrival, ...]) -> Attempt:
-        source, outputs, connections = Path(attempts.__file__).read_text(), [], []
+        source, problem, connections = Path(attempts.__file__).read_text(), "", []
         arrivals: dict[str, tuple[Arrival, ...]] = {}
         # Without hosts there is no proxy to say anything to.
         for tool in ("listed", "alone") if name.partition(":")[0] in AROUND else ("listed",):
-            result, _ = await self.run(tool, source=source, name=name, facts=self.facts)
-            outputs.append(result.get("stdout", ""))
+            result, number = await self.run(tool, source=source, name=name, facts=self.facts)
+            if not result.get("stdout", "").startswith(attempts.BEGUN):
+                problem = f"{tool}: {number} {result.get('stderr') or result}"
             connections += result.get("connections", [])
             arrivals[tool] = await self.take()
         return Attempt(
             name=name, control=control, listed=arrivals["listed"], alone=arrivals.get("alone", ()),
-            was_tried=all(each.startswith(attempts.BEGUN) for each in outputs),
-            is_recorded=any("refused" in each for each in connections),
+            is_recorded=any("refused" in each for each in connections), problem=problem,
         )  # fmt: skip
 
     async def use_client(self, number: int, client: ClientCommand) -> Client:

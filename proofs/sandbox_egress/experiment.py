@@ -66,6 +66,7 @@ def _describe(attempts: list[Attempt], clients: list[Client]) -> list[str]:
             for each in attempts
             if each.forbidden
         ),
+        *(f"not tried: {each.name}: {each.problem[:300]}" for each in attempts if each.problem),
         *sorted({f"no control on this host: {each.name}" for each in attempts if not each.has_control}),
         *(f"{each.name} reached nothing: {each.output}" for each in clients if not each.has_reached),
         *(f"{each.name} was told {each.refusal or 'nothing'}" for each in clients if not each.is_told),

@@ -49,14 +49,17 @@ class Arrival:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """What one attempt led to: without a sandbox and a check, in a sandbox with hosts, and in one without."""
+    """What one attempt led to: without a sandbox and a check, in a sandbox with hosts, and in one without.
+
+    `problem` says why it was not tried, if it was not.
+    """
 
     name: str
     control: tuple[Arrival, ...]
     listed: tuple[Arrival, ...]
     alone: tuple[Arrival, ...]
-    was_tried: bool
     is_recorded: bool
+    problem: str = ""
 
     @property
     def has_control(self) -> bool:
@@ -93,7 +96,7 @@ def compute_figures(attempts: Sequence[Attempt], clients: Sequence[Client]) -> d
         "attempts_with_control": len(with_control),
         "kinds": len({name.partition(":")[0] for name in with_control}),
         "forbidden_connections": sum(len(each.forbidden) for each in attempts) + _count_forbidden(arrivals),
-        "not_tried": sum(not each.was_tried for each in attempts),
+        "not_tried": sum(bool(each.problem) for each in attempts),
         "refusals_unrecorded": sum(not each.is_recorded for each in attempts if each.name in requests),
         "clients": len(clients),
         "clients_that_reach_nothing": sum(not each.has_reached for each in clients),

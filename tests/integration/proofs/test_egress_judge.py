@@ -24,8 +24,7 @@ FORBIDDEN = (
     Arrival(kind="dns", name="other.example"),
 )
 GOOD = [
-    Attempt(name=name, control=FORBIDDEN[:1], listed=(ALLOWED, ASKED), alone=(), was_tried=True, is_recorded=True)
-    for name in ATTEMPTS
+    Attempt(name=name, control=FORBIDDEN[:1], listed=(ALLOWED, ASKED), alone=(), is_recorded=True) for name in ATTEMPTS
 ]
 CLIENTS = [
     Client(name=name, has_reached=True, refusal="E3406", arrivals=(ALLOWED,)) for name in ("curl", "git", "pip", "npm")
@@ -57,7 +56,7 @@ def test_the_gateway_may_connect_before_it_knows_what_a_program_says() -> None:
     ("last", "missed"),
     [
         (replace(LAST, alone=(ALLOWED,)), "forbidden_connections"),
-        (replace(LAST, was_tried=False), "not_tried"),
+        (replace(LAST, problem="it did not begin"), "not_tried"),
         (replace(LAST, is_recorded=False), "refusals_unrecorded"),
     ],
 )
