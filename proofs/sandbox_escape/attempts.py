@@ -67,7 +67,8 @@ def with_sleeping_child(step: Callable[[int], object], facts: Facts) -> None:
         step(child.pid)
         carried_out(facts)
     finally:
-        child.kill()
+        # `Popen.kill` takes a child that stops for its tracer for one that has ended, and it would stay stopped.
+        os.kill(child.pid, signal.SIGKILL)
 
 
 def read_text(path: str) -> None:
