@@ -36,6 +36,26 @@ class SandboxResult:
     stderr: bytes
 
 
+class _Pipe:
+    """One end of a pipe for a transport, which closes a descriptor once, whoever else closes it.
+
+    A loop of uvloop closes the descriptor itself and then what it was given: with a usual file, the second time may
+    close what another thread has opened meanwhile.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._status = os.fstat(descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), self._status):
+                os.close(self._descriptor)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Output:
     content: bytes
@@ -280,7 +300,7 @@ def find_default_folder() -> Path:
 async def _open_reader(descriptor: int, longest_line: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
     reader = asyncio.StreamReader(limit=longest_line)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(reader), _Pipe(descriptor)
     )
     stack.callback(transport.close)
     return reader
@@ -290,7 +310,7 @@ async def _open_writer(descriptor: int, stack: contextlib.AsyncExitStack) -> asy
     loop = asyncio.get_running_loop()
     # A protocol of readers is what the standard library has with flow control.
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), _Pipe(descriptor)
     )
     stack.callback(transport.close)
     return asyncio.StreamWriter(transport, protocol, None, loop)
