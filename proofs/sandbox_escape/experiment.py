@@ -152,10 +152,10 @@ class Host:
 
 def list_processes_named(name: str) -> list[int]:
     pids = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if each.read_bytes().startswith(name.encode()):
-                pids.append(int(each.parent.name))
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(name.encode()):
+                pids.append(int(pid))
     return pids
 
 
