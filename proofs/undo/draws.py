@@ -84,7 +84,8 @@ class Draws:
                 return self._change_sql(place, world[place], value)
             case "branch":
                 return self._move_branch(world)
-        return self._change_file(world, place, value, only_sets=only_sets)
+            case _:
+                return self._change_file(world, place, value, only_sets=only_sets)
 
     def _put_item(self, place: Place, held: str | None, value: str) -> DrawnCall:
         item = None if held is not None and self.rng.random() < 0.3 else value
