@@ -52,7 +52,7 @@ from deputize.interfaces.rest.models import (
     SwitchBody,
     ToolStateBody,
 )
-from deputize.interfaces.rest.policies.policy_models import BacktestBody, PoliciesBody
+from deputize.interfaces.rest.policies.policy_models import BacktestBody, PoliciesBody, SimulationBody
 
 _BUILD_LOCK = threading.Lock()
 _REF_TEMPLATE = "#/components/schemas/{model}"
@@ -75,6 +75,7 @@ _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     SwitchBody,
     PoliciesBody,
     BacktestBody,
+    SimulationBody,
     HumanTaskBody,
     ConfirmEffectsBody,
     ServerChangeDecisionBody,

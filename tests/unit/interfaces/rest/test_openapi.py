@@ -1,7 +1,9 @@
 """Shapes in the API document are named by their class alone, so two classes of one name would be one shape there."""
 
 import importlib
+import json
 import pkgutil
+import re
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
 
@@ -28,3 +30,10 @@ def test_no_shape_is_named_by_its_module() -> None:
     shapes = build_api(_never_open).rest.openapi()["components"]["schemas"]
 
     assert [name for name in shapes if "__" in name] == []
+
+
+def test_every_shape_that_is_named_is_described() -> None:
+    document = build_api(_never_open).rest.openapi()
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+
+    assert named - set(document["components"]["schemas"]) == set()
