@@ -187,10 +187,12 @@ class SandboxClient:
             connection = stack.enter_context(await self._connect(spec.backend))
             loop = asyncio.get_running_loop()
             pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
-            ours, theirs = [pipes[0][1], pipes[1][0], pipes[2][0]], [pipes[0][0], pipes[1][1], pipes[2][1]]
+            # A transport closes what it is given, also where this is canceled; the others are ours to close.
+            ours = [_Pipe(pipes[1][0]), _Pipe(pipes[2][0]), _Pipe(pipes[0][1])]
+            theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
             try:
-                outputs = [await _open_reader(each, longest_line, stack) for each in ours[1:]]
-                stdin = await _open_writer(ours[0], stack)
+                outputs = [await _open_reader(ours.pop(0), longest_line, stack) for _ in range(2)]
+                stdin = await _open_writer(ours.pop(), stack)
                 line = spec.to_json() + b"\n"
                 # The first part is smaller than the buffer of a new socket, so it never has to wait.
                 sent = socket.send_fds(connection, [line[:65_536]], theirs)
@@ -200,6 +202,8 @@ class SandboxClient:
                 # A request that did not arrive whole starts nothing.
                 raise SandboxUnavailable("the supervisor of this host's sandboxes ended before it began") from error
             finally:
+                for pipe in ours:
+                    pipe.close()
                 for each in theirs:
                     os.close(each)
             listener = None if spec.proxy_port is None else await _receive_listener(connection, stack)
@@ -297,20 +301,20 @@ def find_default_folder() -> Path:
     return Path(runtime, "deputize") if runtime else Path(f"/tmp/deputize-{os.geteuid()}")  # owner checked
 
 
-async def _open_reader(descriptor: int, longest_line: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
+async def _open_reader(pipe: _Pipe, longest_line: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
     reader = asyncio.StreamReader(limit=longest_line)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), _Pipe(descriptor)
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     stack.callback(transport.close)
     return reader
 
 
-async def _open_writer(descriptor: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamWriter:
+async def _open_writer(pipe: _Pipe, stack: contextlib.AsyncExitStack) -> asyncio.StreamWriter:
     loop = asyncio.get_running_loop()
     # A protocol of readers is what the standard library has with flow control.
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), _Pipe(descriptor)
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
     )
     stack.callback(transport.close)
     return asyncio.StreamWriter(transport, protocol, None, loop)

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 
 import pytest
 import uvloop
 
-from deputize.sandboxes.client import _open_reader, _open_writer, _Pipe
+from deputize.sandboxes.client import SandboxClient, _open_reader, _open_writer, _Pipe
+from deputize.sandboxes.port import Backend, SandboxSpec
 
 
 def _is_open(descriptor: int) -> bool:
@@ -23,8 +25,8 @@ def _is_open(descriptor: int) -> bool:
 def test_a_pipe_is_closed_with_its_transport(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def use(source: int, target: int) -> bytes:
         async with contextlib.AsyncExitStack() as stack:
-            reader = await _open_reader(source, 100, stack)
-            writer = await _open_writer(target, stack)
+            reader = await _open_reader(_Pipe(source), 100, stack)
+            writer = await _open_writer(_Pipe(target), stack)
             writer.write(b"said")
             writer.close()
             content = await reader.read()
@@ -49,3 +51,39 @@ def test_what_was_opened_since_the_loop_closed_a_pipe_stays_open() -> None:
     assert _is_open(source)
     os.close(source)
     os.close(target)
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_start_that_is_cancelled_in_any_turn_of_the_loop_leaves_no_descriptor(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[socket.socket] = []
+
+    async def connect(client: SandboxClient, backend: Backend) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        connections.append(theirs)
+        return ours
+
+    async def cancel_after(turns: int) -> bool:
+        task = asyncio.create_task(SandboxClient().start(SandboxSpec(command=("program",), seconds=1)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        for each in connections:
+            each.close()
+        if not isinstance(outcome, BaseException):
+            await outcome.aclose()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return not isinstance(outcome, BaseException)
+
+    monkeypatch.setattr(SandboxClient, "_connect", connect)
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(cancel_after(100))
+        open_before, turns = len(os.listdir("/proc/self/fd")), 0
+        while not runner.run(cancel_after(turns)):
+            assert len(os.listdir("/proc/self/fd")) == open_before, f"cancelled after {turns} turns"
+            turns += 1
+        assert turns > 3
