@@ -28,64 +28,21 @@ from deputize.core.errors import (
     list_problem_types,
 )
 from deputize.interfaces.asgi_http import PROBLEM_MEDIA
-from deputize.interfaces.negotiation_request import NegotiationBody
-from deputize.interfaces.rest.admin.server_models import ConfirmEffectsBody, ServerChangeDecisionBody
-from deputize.interfaces.rest.approvals.approval_models import ApproveBody, BreakGlassBody, DecisionBatchBody, DenyBody
-from deputize.interfaces.rest.approvals.human_task_models import HumanTaskBody
 from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
-    CallBatchBody,
     CallBody,
     DryRunModel,
     EnvelopeModel,
     InputRequiredModel,
-    RollbackBody,
 )
-from deputize.interfaces.rest.models import (
-    ContractTestBody,
-    DeprecationBody,
-    ErasureBody,
-    HoldBody,
-    ProblemModel,
-    RevocationBody,
-    SecretBody,
-    SwitchBody,
-    ToolStateBody,
-)
-from deputize.interfaces.rest.policies.policy_models import BacktestBody, PoliciesBody, SimulationBody
+from deputize.interfaces.rest.models import ProblemModel
 
 _BUILD_LOCK = threading.Lock()
 _REF_TEMPLATE = "#/components/schemas/{model}"
-_EXTRA_MODELS: Sequence[type[BaseModel]] = (
-    CallBody,
-    CallBatchBody,
-    EnvelopeModel,
-    InputRequiredModel,
-    DryRunModel,
-    AcceptedCallModel,
-    ProblemModel,
-    NegotiationBody,
-    DeprecationBody,
-    ToolStateBody,
-    ContractTestBody,
-    ErasureBody,
-    HoldBody,
-    RevocationBody,
-    SecretBody,
-    SwitchBody,
-    PoliciesBody,
-    BacktestBody,
-    SimulationBody,
-    HumanTaskBody,
-    ConfirmEffectsBody,
-    ServerChangeDecisionBody,
-    RollbackBody,
-    ApproveBody,
-    DenyBody,
-    BreakGlassBody,
-    DecisionBatchBody,
-    Contract,
-)
+# The shapes that the framework does not find by itself; describe_body adds those of bodies.
+_SHAPES: set[type[BaseModel]] = {
+    AcceptedCallModel, CallBody, Contract, DryRunModel, EnvelopeModel, InputRequiredModel, ProblemModel,
+}  # fmt: skip
 # The problems of every route that authenticates its caller.
 COMMON_PROBLEMS = (
     MalformedRequest,
@@ -133,13 +90,14 @@ def _describe_problem_response(status: int, kinds: list[type[Problem]]) -> dict[
     return {**response, "headers": headers} if headers else response
 
 
-def describe_body(model: str, *, description: str = "") -> dict[str, Any]:
-    """Build the `openapi_extra` of a route that reads its body itself."""
+def describe_body(model: type[BaseModel], *, name: str = "", description: str = "") -> dict[str, Any]:
+    """Build the `openapi_extra` of a route that reads its body itself, whose shape may have a name of its own."""
+    _SHAPES.add(model)
     return {
         "requestBody": {
             "required": True,
             "description": description,
-            "content": {"application/json": {"schema": {"$ref": _REF_TEMPLATE.format(model=model)}}},
+            "content": {"application/json": {"schema": {"$ref": _REF_TEMPLATE.format(model=name or model.__name__)}}},
         }
     }
 
@@ -157,7 +115,7 @@ def _build_document(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
     )
     _, extra_schemas = models_json_schema(
-        [(model, "validation") for model in _EXTRA_MODELS], ref_template=_REF_TEMPLATE
+        [(model, "validation") for model in sorted(_SHAPES, key=lambda each: each.__name__)], ref_template=_REF_TEMPLATE
     )
     schemas = openapi["components"]["schemas"]
     schemas.update(extra_schemas["$defs"])
@@ -215,7 +173,7 @@ def _describe_post_call() -> dict[str, Any]:
                 "schema": _TEXT,
             },
         ],
-        **describe_body("CallBody"),
+        **describe_body(CallBody),
         "responses": {
             "200": {
                 "description": "The call succeeded; its server requires input; or the preview of a dry run.",

@@ -63,7 +63,7 @@ class ContractTestPage(BaseModel):
     status_code=201,
     response_model=ContractTestResult,
     responses=describe_problems(*_VERSION_PROBLEMS, ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing),
-    openapi_extra=describe_body("ContractTestBody"),
+    openapi_extra=describe_body(ContractTestBody),
 )
 async def record_contract_test(
     request: Request, gateway: CurrentGateway, caller: CurrentCaller, name: str, version: str

@@ -53,7 +53,7 @@ class ErasureResult(ErasureModel):
     responses=describe_problems(
         ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing, OperatorConfirmationRequired, LegalHoldActive
     ),
-    openapi_extra=describe_body("ErasureBody"),
+    openapi_extra=describe_body(ErasureBody),
 )
 async def erase_user(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
     """Erase what is stored about a user. Audit entries stay valid, and nothing leads from them to the name. It cannot

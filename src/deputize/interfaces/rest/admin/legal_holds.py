@@ -57,7 +57,7 @@ class HoldRemoval(BaseModel):
     status_code=201,
     response_model=HoldModel,
     responses=describe_problems(ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing),
-    openapi_extra=describe_body("HoldBody"),
+    openapi_extra=describe_body(HoldBody),
 )
 async def place_hold(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Hold the data of a user, of a call or of a period. Once this returns, it is neither erased nor deleted by

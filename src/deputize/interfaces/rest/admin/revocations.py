@@ -62,7 +62,7 @@ class RevocationPage(BaseModel):
     status_code=201,
     response_model=RevocationResult,
     responses=describe_problems(ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing),
-    openapi_extra=describe_body("RevocationBody"),
+    openapi_extra=describe_body(RevocationBody),
 )
 async def revoke(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Revoke authority. Once this returns, no gateway starts a call with it, and its calls that waited for approval are

@@ -60,7 +60,7 @@ async def list_secrets(gateway: CurrentGateway, caller: CurrentCaller) -> Respon
             ScopeMissing,
         ),
     },
-    openapi_extra=describe_body("SecretBody"),
+    openapi_extra=describe_body(SecretBody),
 )
 async def put_secret(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
     """Store a secret, encrypted with the tenant's key. The next attempt of a call that needs it uses it."""

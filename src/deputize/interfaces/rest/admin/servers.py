@@ -125,7 +125,7 @@ async def list_server_changes(
         VersionNotInCapability,
         DisabledByKillSwitch,
     ),
-    openapi_extra=describe_body("ServerChangeDecisionBody"),
+    openapi_extra=describe_body(ServerChangeDecisionBody),
 )
 async def decide_server_change(
     request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str
@@ -164,7 +164,7 @@ async def list_server_tools(gateway: CurrentGateway, caller: CurrentCaller, name
         VersionNotInCapability,
         DisabledByKillSwitch,
     ),
-    openapi_extra=describe_body("ConfirmEffectsBody"),
+    openapi_extra=describe_body(ConfirmEffectsBody),
 )
 async def confirm_effects(request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str) -> Response:
     """Confirm the effects of exactly these definitions. A tool whose effects change gets its next minor version."""

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from deputize.core.contract.contract import Contract
 from deputize.core.contract.names import to_full_name
 from deputize.core.errors import (
     OperatorConfirmationRequired,
@@ -21,7 +22,7 @@ from deputize.core.errors import (
     VersionInUse,
     VersionNotFound,
 )
-from deputize.interfaces.negotiation_request import parse_negotiation
+from deputize.interfaces.negotiation_request import NegotiationBody, parse_negotiation
 from deputize.interfaces.rest.admin.service_level_models import ServiceLevelsModel, ServiceLevelsQuery, ToolHealthReport
 from deputize.interfaces.rest.common import (
     CurrentCaller,
@@ -117,7 +118,7 @@ async def export_tool(
     summary="Negotiate a version of a tool",
     response_model=NegotiationResult,
     responses=describe_problems(ToolNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia),
-    openapi_extra=describe_body("NegotiationBody"),
+    openapi_extra=describe_body(NegotiationBody),
 )
 async def negotiate_version(request: Request, gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
     """Find the best version that offers what you expect. It makes no call and changes nothing."""
@@ -142,7 +143,8 @@ async def negotiate_version(request: Request, gateway: CurrentGateway, caller: C
         ),
     },
     openapi_extra=describe_body(
-        "Manifest",
+        Contract,
+        name="Manifest",
         description="A manifest, or a document of Agent Tool 0.2.0, whose handler is loaded by this gateway.",
     ),
 )
@@ -166,7 +168,7 @@ async def register_tool(request: Request, gateway: CurrentGateway, caller: Curre
     responses=describe_problems(
         ToolNotFound, VersionNotFound, ToolRetired, VersionInUse, OperatorConfirmationRequired, *_BODY_PROBLEMS
     ),
-    openapi_extra=describe_body("ToolStateBody"),
+    openapi_extra=describe_body(ToolStateBody),
 )
 async def set_tool_state(
     request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str, version: str
@@ -185,7 +187,7 @@ async def set_tool_state(
     responses=describe_problems(
         ToolNotFound, VersionNotFound, ToolRetired, OperatorConfirmationRequired, *_BODY_PROBLEMS
     ),
-    openapi_extra=describe_body("DeprecationBody"),
+    openapi_extra=describe_body(DeprecationBody),
 )
 async def deprecate_version(
     request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str, version: str

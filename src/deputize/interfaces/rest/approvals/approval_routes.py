@@ -129,7 +129,7 @@ async def show_approval(gateway: CurrentGateway, caller: ApprovalReader, approva
     summary="Decide several equal requests",
     response_model=DecisionBatchResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
-    openapi_extra=describe_body("DecisionBatchBody"),
+    openapi_extra=describe_body(DecisionBatchBody),
 )
 async def decide_approvals(request: Request, gateway: CurrentGateway, caller: ApprovalReader) -> Response:
     """Decide requests whose calls differ only in the arguments you name; if they differ in others, none is decided.
@@ -153,7 +153,7 @@ async def decide_approvals(request: Request, gateway: CurrentGateway, caller: Ap
     summary="Approve a request",
     response_model=ApprovalDecisionResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
-    openapi_extra=describe_body("ApproveBody"),
+    openapi_extra=describe_body(ApproveBody),
 )
 async def approve(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: str) -> Response:
     """Approve a call. Approvers are in a group that may decide now, signed in to the console recently, and have no part
@@ -170,7 +170,7 @@ async def approve(request: Request, gateway: CurrentGateway, caller: ApprovalDec
     summary="Deny a request",
     response_model=ApprovalDecisionResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
-    openapi_extra=describe_body("DenyBody"),
+    openapi_extra=describe_body(DenyBody),
 )
 async def deny(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: str) -> Response:
     """Deny a call. One denial ends it; the caller reads the reason."""
@@ -185,7 +185,7 @@ async def deny(request: Request, gateway: CurrentGateway, caller: ApprovalDecide
     summary="Break glass for a request",
     response_model=ApprovalDecisionResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
-    openapi_extra=describe_body("BreakGlassBody"),
+    openapi_extra=describe_body(BreakGlassBody),
 )
 async def break_glass(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: str) -> Response:
     """Override a missing approval in an emergency. It needs two people with the scope `deputize:break-glass`. Every

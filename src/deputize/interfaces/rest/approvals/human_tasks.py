@@ -72,7 +72,7 @@ async def show_human_task(gateway: CurrentGateway, caller: CurrentCaller, task_i
     summary="Resolve a human task",
     response_model=HumanTaskModel,
     responses=describe_problems(*_RESOLUTION_PROBLEMS),
-    openapi_extra=describe_body("HumanTaskBody"),
+    openapi_extra=describe_body(HumanTaskBody),
 )
 async def resolve_human_task(
     request: Request, gateway: CurrentGateway, caller: CurrentOperator, task_id: str

@@ -35,6 +35,7 @@ from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
     AgentToolCallModel,
     AuditEntryList,
+    CallBatchBody,
     CallBatchModel,
     CallModel,
     CallPage,
@@ -78,7 +79,7 @@ async def list_calls(gateway: CurrentGateway, caller: CurrentCaller, query: Anno
     summary="Call several tools",
     response_model=CallBatchModel,
     responses=describe_problems(ConcurrencyLimitReached, ParseFailed, RequestTooLarge, UnsupportedMedia),
-    openapi_extra=describe_body("CallBatchBody"),
+    openapi_extra=describe_body(CallBatchBody),
 )
 async def post_batch(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Run up to 50 calls and return their envelopes in their order. Each is a call of its own, as if it had been sent
@@ -190,7 +191,7 @@ async def retry_call(gateway: CurrentGateway, caller: CurrentCaller, call_id: st
         CallNotFound, CheckpointNotFound, NotRetryable, ToolNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia,
         ScopeMissing, VersionNotInCapability, DisabledByKillSwitch,
     ),
-    openapi_extra=describe_body("RollbackBody"),
+    openapi_extra=describe_body(RollbackBody),
 )  # fmt: skip
 async def roll_back_call(request: Request, gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
     """Roll back a run that has not ended, of a tool whose upstream deduplicates by key. Its worker loses the run, which

@@ -83,7 +83,7 @@ async def report_policy_usage(gateway: CurrentGateway, caller: CurrentCaller) ->
         202: {"model": PolicyPutResult, "description": "Proposed: another operator must put exactly the same set."},
         **describe_problems(PolicyInvalid, OperatorConfirmationRequired, *_BODY_PROBLEMS),
     },
-    openapi_extra=describe_body("PoliciesBody"),
+    openapi_extra=describe_body(PoliciesBody),
 )
 async def put_policies(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
     """Replace the policies. Once this returns, no gateway uses the old ones. Needs an operator, and if the settings
@@ -103,7 +103,7 @@ async def put_policies(request: Request, gateway: CurrentGateway, caller: Curren
     summary="Check policies",
     response_model=PolicyCheckResult,
     responses=describe_problems(*_BODY_PROBLEMS),
-    openapi_extra=describe_body("PoliciesBody"),
+    openapi_extra=describe_body(PoliciesBody),
 )
 async def check_policies(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Check whether policies can become active with the tenant's tools; change nothing. Needs an administrator."""
@@ -122,7 +122,7 @@ async def check_policies(request: Request, gateway: CurrentGateway, caller: Curr
         },
         **describe_problems(PolicyInvalid, ConcurrencyLimitReached, *_BODY_PROBLEMS),
     },
-    openapi_extra=describe_body("BacktestBody"),
+    openapi_extra=describe_body(BacktestBody),
 )
 async def backtest_policies(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """List past calls that the draft would decide differently, by tool and caller. Needs an administrator."""
@@ -137,7 +137,7 @@ async def backtest_policies(request: Request, gateway: CurrentGateway, caller: C
     summary="Simulate a call",
     response_model=SimulatedDecisionModel,
     responses=describe_problems(ToolNotFound, Unavailable, *_BODY_PROBLEMS),
-    openapi_extra=describe_body("SimulationBody"),
+    openapi_extra=describe_body(SimulationBody),
 )
 async def simulate_call(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Decide a hypothetical call by the active policies, and say what would allow it; change nothing. Whether a token

@@ -48,7 +48,7 @@ async def list_switches(gateway: CurrentGateway, caller: CurrentCaller) -> Respo
         UnsupportedMedia,
         ScopeMissing,
     ),
-    openapi_extra=describe_body("SwitchBody"),
+    openapi_extra=describe_body(SwitchBody),
 )
 async def turn_switch(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
     """Turn something off or on. Once this returns, nothing that is off starts a call on any gateway. You can turn your
