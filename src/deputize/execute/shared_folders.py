@@ -14,7 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from deputize.core.settings import SETTINGS_FILE, Settings
 from deputize.execute.project_exposure import find_exposure
-from deputize.execute.upstreams.program_files import resolve_path
+from deputize.execute.upstreams.program_files import list_folders
 from deputize.sandboxes.client import find_default_folder
 from deputize.sandboxes.namespaces import FolderRefused, require_shareable
 
@@ -40,12 +40,7 @@ class SharedFolders:
         self._base = Path().resolve()
         self._own_paths = [os.path.realpath(each) for each in _list_own_paths(settings)]
         self._written_paths = [
-            *(
-                resolve_path(server, str(folder.path.expanduser()))
-                for server in settings.servers
-                for folder in server.folders
-                if folder.write
-            ),
+            *(path for server in settings.servers for folder, path in list_folders(server) if folder.write),
             *written_paths,
         ]
 

@@ -220,8 +220,8 @@ class McpServerSettings(SettingsSection):
     name: str = Field(
         pattern=r"^[a-z](?:_?[a-z0-9])*$",
         max_length=48,
-        description="Name of the server; the namespace of its tools: "
-        "small letters, digits and single underscores, a letter first.",
+        description="Small letters, digits and single underscores, a letter first: the name of the server, and the "
+        "namespace of its tools.",
     )
     tenant: str | None = Field(None, description="The tenant it serves. Default: that of `[tools]`.")
     url: str | None = Field(None, description="URL of the server, if it is reached over HTTP.")

@@ -42,8 +42,8 @@ class ServiceSettings(SettingsSection):
     name: str = Field(
         pattern=r"^[a-z](?:_?[a-z0-9])*$",
         max_length=48,
-        description="Name of the service; the namespace of its tools: "
-        "small letters, digits and single underscores, a letter first.",
+        description="Small letters, digits and single underscores, a letter first: the name of the service, and the "
+        "namespace of its tools.",
     )
     kind: Literal["openapi", "manifest", "grpc", "commands"] = Field(
         "openapi",

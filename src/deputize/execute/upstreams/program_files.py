@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import BinaryIO, Final
 
 from deputize.core.settings import McpServerSettings
+from deputize.core.settings.servers import SharedFolderSettings
 from deputize.core.value_types import frozen
 
 MOST_FILES: Final = 20_000
@@ -125,6 +126,11 @@ def resolve_path(server: McpServerSettings, path: str) -> str:
     return os.path.abspath(os.path.join(server.folder or ".", path))
 
 
+def list_folders(server: McpServerSettings) -> list[tuple[SharedFolderSettings, str]]:
+    """List the folders that a server's sandbox shows, each with its absolute path."""
+    return [(each, resolve_path(server, str(each.path.expanduser()))) for each in server.folders]
+
+
 def list_pins(server: McpServerSettings, program: str) -> dict[str, str]:
     """List the pinned digests by absolute path."""
     pins = {resolve_path(server, path): digest for path, digest in server.files.items()}
@@ -136,7 +142,7 @@ def list_unpinned_files(server: McpServerSettings, command: ProgramCommand, pins
 
     What a program in a sandbox names of its listed folders is what it works on: the settings say so.
     """
-    data = dict.fromkeys([resolve_path(server, str(each.path.expanduser())) for each in server.folders], "")
+    data = {path: "" for _, path in list_folders(server)}
     named_files = (each for each in command.named_files if not (server.sandbox and find_pin(each, data) is not None))
     paths = dict.fromkeys([*command.required_files, *named_files])
     return [*(each for each in paths if find_pin(each, pins) is None), *command.unpinnable]

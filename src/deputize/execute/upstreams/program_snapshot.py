@@ -24,6 +24,7 @@ from deputize.execute.upstreams.program_files import (
     digest_path,
     digest_stream,
     find_pin,
+    list_folders,
     list_pins,
     list_unpinned_files,
     resolve_command,
@@ -108,10 +109,7 @@ def prepare_sandboxed_program(
         _set_group(snapshot_folder, uid)
     except ProgramFileError as error:
         raise _build_refusal(server, error) from error
-    shared = [
-        SandboxFolder(path=resolve_path(server, str(each.path.expanduser())), is_writable=each.write)
-        for each in server.folders
-    ]
+    shared = [SandboxFolder(path=path, is_writable=each.write) for each, path in list_folders(server)]
     shared += [SandboxFolder(path=each) for each in _list_runtime_folders(command.binary, binary)]
     visible = dict.fromkeys([*(each.path for each in shared), *_BASE], "")
     has_own_name = find_pin(command.binary, visible) is not None

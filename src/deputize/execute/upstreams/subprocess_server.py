@@ -31,7 +31,7 @@ from deputize.core.value_types import frozen
 from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy, NoteAttempt
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
-from deputize.execute.upstreams.program_files import resolve_path
+from deputize.execute.upstreams.program_files import list_folders
 from deputize.execute.upstreams.program_snapshot import (
     PreparedProgram,
     prepare_program,
@@ -275,9 +275,8 @@ async def start_process(
 
 
 def _require_folders(server: McpServerSettings, folders: SharedFolders) -> None:
-    for each in server.folders:
+    for each, path in list_folders(server):
         try:
-            path = resolve_path(server, str(each.path.expanduser()))
             folders.require_shareable(path, is_written=each.write)
         except FolderRefusal as refusal:
             raise ToolRequiresSetup(

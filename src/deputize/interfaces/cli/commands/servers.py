@@ -144,6 +144,7 @@ def install_server(
     from deputize.interfaces.cli.commands.import_servers import validate_settings
     from deputize.interfaces.cli.local.server_packages import (
         build_server_table,
+        holds_home,
         install_package,
         parse_package,
         remove_package,
@@ -165,6 +166,12 @@ def install_server(
         )
     require_hosts(host or ())
     require_shareable_folders(server_name, read or (), write or (), settings)
+    for each in (*(read or ()), *(write or ())):
+        if holds_home(each):
+            printer.warn(
+                f"{each} holds your home folder, with the keys and passwords that other programs keep there: the "
+                "server sees them all. A folder in it would show less."
+            )
     printer.note(f"Installing {wanted} into servers/{server_name}")
     try:
         installed = install_package(wanted, server_name, program)

@@ -10,7 +10,7 @@ from typing import Final
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import McpServerSettings, Settings
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders, list_secret_files
-from deputize.execute.upstreams.program_files import resolve_path
+from deputize.execute.upstreams.program_files import list_folders
 
 _PR_GET_DUMPABLE: Final = 3
 _PR_SET_DUMPABLE: Final = 4
@@ -124,28 +124,24 @@ def _require_shareable_folders(server: McpServerSettings, settings: Settings, fo
     Nor may another program change where a folder of it leads.
     """
     changeable = [
-        _find_folder(other, each.path).resolve() for other in settings.servers for each in other.folders if each.write
+        Path(path).resolve() for other in settings.servers for each, path in list_folders(other) if each.write
     ]
-    for each in server.folders:
+    for each, path in list_folders(server):
         what = f"The folder {each.path} of the server {server.name}"
-        shown = _find_folder(server, each.path)
         try:
-            folders.require_shareable(str(shown), is_written=each.write)
+            folders.require_shareable(path, is_written=each.write)
         except FolderRefusal as refusal:
             # One that is missing now is looked for again when the program is started.
             if not refusal.is_missing:
                 raise ConfigError(
                     f"{what} is not shown in its sandbox: {refusal.reason}. Under [[servers]], {refusal.todo}."
                 ) from refusal
-        if any(shown.resolve() != other and shown.resolve().is_relative_to(other) for other in changeable):
+        shown = Path(path).resolve()
+        if any(shown != other and shown.is_relative_to(other) for other in changeable):
             raise ConfigError(
                 f"{what} is in a folder that a program may change, which could put a link to another one in its place: "
                 "list folders beside each other."
             )
-
-
-def _find_folder(server: McpServerSettings, path: Path) -> Path:
-    return Path(resolve_path(server, str(path.expanduser())))
 
 
 def _try_reading(paths: list[Path], uid: int | None) -> int | None:

@@ -23,7 +23,7 @@ from deputize.core.settings import McpServerSettings, Settings
 from deputize.core.settings.servers import Target
 from deputize.core.value_types import frozen
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders
-from deputize.execute.upstreams.program_files import FETCHERS, resolve_path
+from deputize.execute.upstreams.program_files import FETCHERS, list_folders
 from deputize.interfaces.cli.local.program_pins import compute_pins
 
 SERVERS_FOLDER: Final = "servers"
@@ -116,15 +116,19 @@ def require_shareable_folders(name: str, readable: Sequence[str], writable: Sequ
     table = {"name": name, "command": [sys.executable], "folder": ".", "folders": _list_folders(readable, writable)}
     server = McpServerSettings.model_validate(table)
     shared_folders = SharedFolders(settings.model_copy(update={"servers": (*settings.servers, server)}))
-    for each in server.folders:
+    for each, path in list_folders(server):
         try:
-            path = resolve_path(server, str(each.path.expanduser()))
             shared_folders.require_shareable(path, is_written=each.write)
         except FolderRefusal as refusal:
             raise ConfigError(
                 f"{'--write' if each.write else '--read'} {each.path} would not be shown to the server, because "
                 f"{refusal.reason}: {refusal.todo}."
             ) from None
+
+
+def holds_home(path: str) -> bool:
+    """Check whether this person's home folder would be shown, with what other programs keep there."""
+    return Path.home().is_relative_to(Path(path).expanduser().resolve())
 
 
 def install_package(package: ServerPackage, name: str, program: str | None) -> InstalledServer:

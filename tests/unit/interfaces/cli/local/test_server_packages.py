@@ -17,6 +17,7 @@ from deputize.interfaces.cli.local.server_packages import (
     build_server_table,
     choose_program,
     find_launched_package,
+    holds_home,
     install_package,
     parse_package,
     remove_package,
@@ -175,3 +176,11 @@ def test_what_the_sandbox_would_not_take_is_refused_before_anything_is_fetched(
     result = CliRunner().invoke(servers.group, ["install", "pypi:notes", *options])
     assert re.search(told, str(result.exception))
     assert not Path("servers").exists()
+
+
+def test_a_home_folder_is_known_from_above_and_not_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home/data").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    assert [holds_home(each) for each in ("~", str(tmp_path), str(tmp_path / "link"), "/")] == [True] * 4
+    assert [holds_home(each) for each in ("~/data", str(tmp_path / "other"))] == [False] * 2
