@@ -14,6 +14,26 @@ def test_settings_are_compared_by_key_and_secrets_are_not_shown() -> None:
     assert list(compare_settings(old, old)) == []
 
 
+def test_tables_with_names_are_compared_each_by_itself_unless_their_order_changes() -> None:
+    def load(*names: str, **changes: object) -> Settings:
+        tables = [{"name": each, "url": f"https://{each}.example/mcp"} for each in names]
+        return Settings.model_validate({"servers": [tables[0] | changes, *tables[1:]]})
+
+    def compare(old: Settings, new: Settings) -> list[tuple[str, str, str]]:
+        return [(each.key, each.old, each.new) for each in compare_settings(old, new)]
+
+    old = load("crm", "wiki")
+    assert compare(old, load("crm", "wiki", "notes")) == [
+        ("servers.notes", "none", '{"name": "notes", "url": "https://notes.example/mcp", "sandbox": false}')
+    ]
+    assert compare(old, load("crm", reads=["read"])) == [
+        ("servers.crm.reads", "[]", '["read"]'),
+        ("servers.wiki", '{"name": "wiki", "url": "https://wiki.example/mcp", "sandbox": false}', "none"),
+    ]
+    assert [key for key, _, _ in compare(old, load("wiki", "crm"))] == ["servers"]
+    assert [key for key, _, _ in compare(old, load("notes", "crm", "wiki"))] == ["servers"]
+
+
 def test_policy_files_that_differ_are_listed_with_both_contents() -> None:
     old = [PolicyFile(path="a.cedar", text="one"), PolicyFile(path="b.cedar", text="same")]
     new = [PolicyFile(path="b.cedar", text="same"), PolicyFile(path="c.cedar", text="three")]

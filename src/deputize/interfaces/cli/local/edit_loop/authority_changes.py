@@ -1,7 +1,7 @@
 """Compare policies, contracts and settings with those in use, for the person who confirms what changes authority."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,42 @@ def compare_settings(old: BaseModel, new: BaseModel, prefix: str = "") -> Iterat
         if isinstance(old_value, BaseModel) and type(old_value) is type(new_value):
             yield from compare_settings(old_value, new_value, f"{key}.")
         elif old_value != new_value:
-            yield SettingChange(key=key, old=_format_value(old_value), new=_format_value(new_value))
+            old_tables, new_tables = _list_named_tables(old_value), _list_named_tables(new_value)
+            if old_tables is None or new_tables is None or not _have_one_order(old_tables, new_tables):
+                yield SettingChange(key=key, old=_format_value(old_value), new=_format_value(new_value))
+            else:
+                yield from _compare_tables(old_tables, new_tables, key)
+
+
+def _list_named_tables(value: Any) -> dict[str, BaseModel] | None:
+    """List tables by name, as of `[[servers]]`; None if these are not tables, each with a name of its own."""
+    if not isinstance(value, tuple):
+        return None
+    tables = {each.name: each for each in value if isinstance(each, BaseModel) and hasattr(each, "name")}
+    return tables if len(tables) == len(value) else None
+
+
+def _have_one_order(old: Mapping[str, BaseModel], new: Mapping[str, BaseModel]) -> bool:
+    """Check whether tables were only removed, or added behind the others: their order may decide, as that of hooks."""
+    kept_names = [name for name in old if name in new]
+    return kept_names == [*new][: len(kept_names)]
+
+
+def _compare_tables(old: Mapping[str, BaseModel], new: Mapping[str, BaseModel], prefix: str) -> Iterator[SettingChange]:
+    """Compare tables with names, each that was added or removed by what it sets."""
+    for name in {**old, **new}:
+        if name in old and name in new:
+            yield from compare_settings(old[name], new[name], f"{prefix}.{name}.")
+        else:
+            values = (_format_value(each[name]) if name in each else "none" for each in (old, new))
+            yield SettingChange(key=f"{prefix}.{name}", old=next(values), new=next(values))
 
 
 def _format_value(value: Any) -> str:
     if isinstance(value, SecretStr):
         return "(secret)"
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_defaults=True)
     return redact_secrets(json.dumps(to_jsonable_python(value), ensure_ascii=False))
 
 
