@@ -281,6 +281,8 @@ def test_programs_the_account_cannot_reach_are_copied_once(
     (tmp_path / installed.name / "__init__.py").touch()
     shutil.copytree(installed.with_suffix(".libs"), tmp_path / f"{installed.name}.libs")
     monkeypatch.syspath_prepend(tmp_path)
+    # What another test imported is found where it was.
+    monkeypatch.delitem(sys.modules, local_postgres_host.PACKAGE, raising=False)
     monkeypatch.setattr(local_postgres_host, "SHARED_FOLDER", reachable_folder / "shelter")
 
     assert server.start().run_sql("create extension vector; select 1") == "1"
