@@ -6,6 +6,7 @@ temporary folders. What workers share on disk is `.cache/` (npm packages), which
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from deputize.runs.engine import DurableEngine
 from deputize.store import migrate
 from deputize.store.local_postgres import LocalPostgres
 
@@ -71,6 +73,7 @@ def make_database(postgres: LocalPostgres) -> Callable[[], str]:
     """Makes a migrated database each time it is called and returns its DSN."""
     postgres.run_sql(f"create database {TEMPLATE}", database="postgres")
     migrate.upgrade(postgres.dsn_for(TEMPLATE))
+    asyncio.run(_register_queue(postgres.dsn_for(TEMPLATE)))
     numbers = count(1)
 
     def create_database() -> str:
@@ -80,6 +83,17 @@ def make_database(postgres: LocalPostgres) -> Callable[[], str]:
         return postgres.dsn_for(name)
 
     return create_database
+
+
+async def _register_queue(dsn: str) -> None:
+    """As after the first start of a worker: the engine finds a new queue a second late."""
+    engine = DurableEngine(dsn, executor="template", concurrency=1, poll_seconds=0.05)
+    await engine.start(_refuse_run)
+    await engine.stop(seconds=0)
+
+
+async def _refuse_run(tenant: str, call_id: str) -> None:
+    raise AssertionError("the template has no runs")
 
 
 def _drop_database(postgres: LocalPostgres, dsn: str) -> None:

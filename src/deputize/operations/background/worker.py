@@ -60,7 +60,13 @@ class Worker:
         """Take no more runs and wait for the active ones; mark those that do not end in time UNKNOWN."""
         if self._watch_task is not None:
             await cancel_task(self._watch_task)
-        await self._engine.stop(seconds=self.drain_seconds)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.drain_seconds
+        # The engine's library waits a second at least, if at all.
+        await self._engine.stop(seconds=self.drain_seconds if self._tasks else 0)
+        if self._tasks:
+            # What was handed over while it stopped.
+            await asyncio.wait(self._tasks, timeout=max(0, end - loop.time()))
         self.remaining_runs = len(self._tasks)
         for task in self._tasks:
             task.cancel()

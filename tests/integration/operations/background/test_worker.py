@@ -398,3 +398,28 @@ async def test_a_run_whose_input_was_deleted_or_cannot_be_opened_ends_and_says_s
 
             await wait_until(has_ended)
         assert list_effects("deleted") == list_effects("tampered") == []
+
+
+async def test_a_run_that_is_handed_over_while_the_engine_stops_is_waited_for(
+    fresh_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    ended: list[str] = []
+
+    async def run(tenant: str, call_id: str) -> bool:
+        await asyncio.sleep(0.2)
+        ended.append(call_id)
+        return True
+
+    async with open_worker_lab(fresh_database, tmp_path, drain_seconds=30) as (_, worker):
+        stop_engine = worker._engine.stop
+
+        async def hand_over(*, seconds: float) -> None:
+            waits.append(seconds)
+            handed_over.append(asyncio.create_task(worker._run_to_end("dev", "late")))
+            await stop_engine(seconds=seconds)
+
+        handed_over: list[asyncio.Task[None]] = []
+        monkeypatch.setattr(worker, "_try_run", run)
+        monkeypatch.setattr(worker._engine, "stop", hand_over)
+    assert (waits, ended, worker.remaining_runs) == ([0], ["late"], 0)
