@@ -108,6 +108,7 @@ def show_decision(decision: Mapping[str, Any]) -> None:
         has_no_decision = number == _NO_DECISION_NUMBER
         when = "because the policies gave no decision" if has_no_decision else "before the policies were evaluated"
         printer.line(f"{tool}: {decision['state']}{error} {when}")
+        _print_rules([each for each in decision["rules"] if each["reason"]])
         return
     printer.line(f"{tool}{by}: {decision['behavior']}")
     _print_rules(decision["rules"])

@@ -16,9 +16,10 @@ import asyncpg
 import orjson
 from pydantic import ValidationError
 
+from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.clock import make_first_id, parse_id_time_ms
-from deputize.core.errors import CallNotFound, MalformedRequest, Unavailable
+from deputize.core.errors import CallNotFound, MalformedRequest, ScopeMissing, Unavailable
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.policy import policy_proposals
 from deputize.govern.policy.active_policies import TenantPolicy, compute_digest_off_loop, load_default_files
@@ -29,7 +30,7 @@ from deputize.govern.policy.checks.policy_cases import CaseInput
 from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
-from deputize.govern.token_authorization import require_admin, require_auditor
+from deputize.govern.token_authorization import SCOPES_RULE, require_admin, require_auditor
 from deputize.lifecycle.call_access import may_reach, may_read_entry
 from deputize.lifecycle.recording.call_history import CallHistory, load_call_history
 from deputize.lifecycle.runtime import Runtime
@@ -192,7 +193,10 @@ class PolicyExplanations:
         }
         record = await self._load_record(caller.tenant, decision_entry.get("decision"))
         if record is None:
-            rules = [{"id": each, "where": "", "reason": ""} for each in decision_entry.get("rules", ())]
+            reasons = {SCOPES_RULE: _describe_missing_scope(authority.tools, entries[-1])}
+            rules = [
+                {"id": each, "where": "", "reason": reasons.get(each, "")} for each in decision_entry.get("rules", ())
+            ]
             return {**explanation, "decided_by": "token", "rules": rules}
         now_ms = parse_id_time_ms(decision_entry["id"])
         replay = parse_replay(record, now_ms=now_ms)
@@ -318,6 +322,16 @@ def _check_case(case: Mapping[str, Any]) -> dict[str, Any]:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise MalformedRequest(f"{field}: {first['msg']}", details={"field": field}) from None
+
+
+def _describe_missing_scope(tools: TenantTools, entry: Mapping[str, Any]) -> str:
+    """Say which scopes a call needed that was refused for the lack of one; nothing of any other call."""
+    if entry.get("error") != ScopeMissing.spec.e_number:
+        return ""
+    tool = tools.find_entry(str(entry.get("tool")))
+    version = None if tool is None else tool.by_version.get(str(entry.get("version")))
+    scopes = () if version is None else version.contract.auth.required_scopes
+    return f"the token lacked a scope of those that it needs: {', '.join(scopes)}" if scopes else ""
 
 
 def _describe_verdict(replay: Replay) -> dict[str, Any]:

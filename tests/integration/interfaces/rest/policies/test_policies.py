@@ -244,6 +244,8 @@ async def test_reads_allowed_calls_and_refusals_by_token_are_explained_as_well(
         assert (told["behavior"], told["rules"][0]["id"], told["state"]) == ("allow", "open", "succeeded")
     told = (await gateway.get(f"/v1/calls/{poor['call_id']}/decision")).json()
     assert (told["decided_by"], told["error_number"]) == ("token", "E3211")
+    needed = "the token lacked a scope of those that it needs: shop:write"
+    assert told["rules"] == [{"id": "token-scopes", "where": "", "reason": needed}]
 
 
 @pytest.mark.nightly
