@@ -22,6 +22,7 @@ _MAX_LISTED_EVALUATIONS: Final = 500
 _MAX_LISTED_LENGTH: Final = 16_384
 _MAX_NAME_LENGTH: Final = 64
 _MAX_SHOWN_PATTERN: Final = 100
+_MAX_SHOWN_DESCRIPTION: Final = 300
 # Instead of a list that would take too long.
 UNLISTED_ERROR: Final = {"path": "", "message": "does not match the schema", "rule": "schema"}
 
@@ -82,10 +83,12 @@ def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> lis
             # What the operator of this gateway demands of a path that policies read.
             message = f"must be {PATH_FORM}"
             return [{"path": format_pointer(path), "message": message, "rule": "path"}]
-        case Kind.Pattern(pattern=pattern) if len(pattern) > _MAX_SHOWN_PATTERN:
-            # People read what it is for, and no long expression.
-            description = _find_node(schema, path).get("description", "")
-            message = f"does not have the form that this needs: {description}".removesuffix(": ")
+        case Kind.Pattern(pattern=pattern):
+            # Models and people know what to do by what it is for; a long expression says nothing to either.
+            description = _find_node(schema, path).get("description", "")[:_MAX_SHOWN_DESCRIPTION]
+            is_shown = len(pattern) <= _MAX_SHOWN_PATTERN
+            expected = f"must match {pattern}" if is_shown else "does not have the form that this needs"
+            message = f"{expected}: {description}" if description else expected
             return [{"path": format_pointer(path), "message": message, "rule": "pattern"}]
         case Kind.Format(format=name):
             return [

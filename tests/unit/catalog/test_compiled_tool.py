@@ -67,12 +67,18 @@ def test_no_message_repeats_a_value() -> None:
     assert secret not in repr(found)
 
 
-def test_a_long_pattern_is_told_by_the_description_of_its_property() -> None:
+def test_a_pattern_is_told_with_the_description_of_its_property_and_a_long_one_by_that_alone() -> None:
     long = {"type": "string", "pattern": f"^({'a|' * 60}b)$", "description": "Path of a file, as in src/main.py."}
-    schema = make_input_schema(short={"type": "string", "pattern": "^x"}, files={"type": "array", "items": long})
-    messages = {each["path"]: each["message"] for each in find_errors(schema, {"short": "a", "files": ["/a"]})}
-    assert "^x" in messages["/short"]
-    assert messages["/files/0"] == "does not have the form that this needs: Path of a file, as in src/main.py."
+    bare = {"type": "string", "pattern": "^x"}
+    schema = make_input_schema(
+        bare=bare, short={**bare, "description": "An id, as in x1."}, files={"type": "array", "items": long}
+    )
+    found = find_errors(schema, {"bare": "a", "short": "a", "files": ["/a"]})
+    assert {each["path"]: each["message"] for each in found} == {
+        "/bare": "must match ^x",
+        "/files/0": "does not have the form that this needs: Path of a file, as in src/main.py.",
+        "/short": "must match ^x: An id, as in x1.",
+    }
 
 
 def test_a_flood_of_errors_is_cut_short() -> None:
