@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import tempfile
 from pathlib import Path
@@ -66,6 +67,7 @@ async def check_isolation(settings: Settings) -> list[Finding]:
         summary = f"{', '.join(exposed)} {verb} without a sandbox, with the files and the network of this host"
         todo = f'remove sandbox = false under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
         findings.append(Finding(check="isolation", status="warning", summary=summary, todo=todo))
+    findings += _check_build_programs(settings)
     needs_sandboxes = (
         any(each.sandbox for each in programs)
         or any(each.kind == "commands" for each in settings.services)
@@ -73,6 +75,25 @@ async def check_isolation(settings: Settings) -> list[Finding]:
         or settings.builtin.build is not None
     )
     return findings + await (check_sandboxes(settings) if needs_sandboxes else check_interpreter(settings))
+
+
+def _check_build_programs(settings: Settings) -> list[Finding]:
+    """Name the commands of builds whose program is not on this host; a path in the project is each branch's own."""
+    build = settings.builtin.build
+    if build is None:
+        return []
+    path = build.environment.get("PATH", os.defpath)
+    missing = [
+        f"build.{name} runs {command[0]}"
+        for name, command in build.commands.items()
+        if os.path.isabs(command[0]) or "/" not in command[0]
+        if shutil.which(command[0], path=path) is None
+    ]
+    todo = "Install it where sandboxes see it, in /usr or a folder under [builtin.build], or correct the command."
+    return [
+        Finding(check="build", status="broken", summary=f"{each}, which is not on this host", todo=todo)
+        for each in missing
+    ]
 
 
 async def check_sandboxes(settings: Settings) -> list[Finding]:

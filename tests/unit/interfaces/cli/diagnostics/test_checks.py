@@ -238,6 +238,16 @@ def test_a_host_that_starts_no_sandbox_for_what_needs_one_is_broken(project: Pat
     assert found["gvisor"].todo.startswith("Needed only if a contract or a rule of the policies demands it.")
 
 
+def test_a_build_command_whose_program_is_missing_is_broken(project: Path) -> None:
+    build = BuildSettings(test=("pytst", "-q"), lint=("/opt/none/ruff",), build=("sh", "x"), typecheck=("./check",))
+    settings = Settings(builtin=BuiltinSettings(build=build), sandboxes=SandboxSettings(folder=Path("/proc/none")))
+    found = [each for each in asyncio.run(check_isolation(settings)) if each.check == "build"]
+    assert {(each.status, each.summary) for each in found} == {
+        ("broken", "build.test runs pytst, which is not on this host"),
+        ("broken", "build.lint runs /opt/none/ruff, which is not on this host"),
+    }
+
+
 def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: Path) -> None:
     def list_warnings(**values: Any) -> list[str]:
         findings = asyncio.run(check_isolation(make_server(command=("true",), **values)))
