@@ -132,7 +132,9 @@ async def test_a_call_of_an_agent_is_made_again_once_whoever_asks(gateway: HttpG
     _release_tool("whoever")
     # The person whose agent it is sees that it failed, and so does the agent.
     by_agent, by_person = [await gateway.post(f"{path}/retry", token=each) for each in (agent, gateway.token())]
-    assert by_agent.status_code == by_person.status_code == 202, by_person.text
+    # It may have ended when the second asks.
+    assert by_agent.status_code == 202
+    assert by_person.status_code in (200, 202), by_person.text
     assert by_agent.json()["call_id"] == by_person.json()["call_id"]
 
 

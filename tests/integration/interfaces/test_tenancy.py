@@ -1,6 +1,7 @@
 """Two tenants, two issuers: every route the composed application serves is tried with the other tenant's ids."""
 
 import re
+from functools import cache
 from typing import Any
 
 import asyncpg
@@ -53,6 +54,7 @@ WITHOUT_IDS = {
 }  # fmt: skip
 
 
+@cache
 def _list_routes() -> list[tuple[str, str]]:
     """From the composed application, so that a new route cannot be forgotten here."""
 
