@@ -13,6 +13,7 @@ from deputize.interfaces.cli.diagnostics.finding import Finding
 from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.program_job import try_interpreter
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable, find_default_folder
+from deputize.sandboxes.namespaces import ENVIRONMENT
 from deputize.sandboxes.port import Backend, Ending, ResultFolder, SandboxSpec
 
 _SECONDS: Final = 20.0
@@ -82,7 +83,7 @@ def _check_build_programs(settings: Settings) -> list[Finding]:
     build = settings.builtin.build
     if build is None:
         return []
-    path = build.environment.get("PATH", os.defpath)
+    path = {**ENVIRONMENT, **build.environment}["PATH"]
     missing = [
         f"build.{name} runs {command[0]}"
         for name, command in build.commands.items()
@@ -91,8 +92,7 @@ def _check_build_programs(settings: Settings) -> list[Finding]:
     ]
     todo = "Install it where sandboxes see it, in /usr or a folder under [builtin.build], or correct the command."
     return [
-        Finding(check="build", status="broken", summary=f"{each}, which is not on this host", todo=todo)
-        for each in missing
+        Finding(check="build", status="broken", summary=f"{each}, which was not found", todo=todo) for each in missing
     ]
 
 

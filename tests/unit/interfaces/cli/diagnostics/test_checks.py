@@ -239,13 +239,19 @@ def test_a_host_that_starts_no_sandbox_for_what_needs_one_is_broken(project: Pat
 
 
 def test_a_build_command_whose_program_is_missing_is_broken(project: Path) -> None:
-    build = BuildSettings(test=("pytst", "-q"), lint=("/opt/none/ruff",), build=("sh", "x"), typecheck=("./check",))
-    settings = Settings(builtin=BuiltinSettings(build=build), sandboxes=SandboxSettings(folder=Path("/proc/none")))
-    found = [each for each in asyncio.run(check_isolation(settings)) if each.check == "build"]
-    assert {(each.status, each.summary) for each in found} == {
-        ("broken", "build.test runs pytst, which is not on this host"),
-        ("broken", "build.lint runs /opt/none/ruff, which is not on this host"),
+    def check(**environment: str) -> set[tuple[str, str]]:
+        commands = {"test": ("pytst", "-q"), "lint": ("/opt/none/ruff",), "build": ("sh", "x"), "typecheck": ("./a",)}
+        build = BuildSettings.model_validate({**commands, "environment": environment})
+        settings = Settings(builtin=BuiltinSettings(build=build), sandboxes=SandboxSettings(folder=Path("/proc/none")))
+        found = asyncio.run(check_isolation(settings))
+        return {(each.status, each.summary) for each in found if each.check == "build"}
+
+    (project / "pytst").touch(mode=0o755)
+    assert check() == {
+        ("broken", "build.test runs pytst, which was not found"),
+        ("broken", "build.lint runs /opt/none/ruff, which was not found"),
     }
+    assert check(PATH=f"{project}:/bin") == {("broken", "build.lint runs /opt/none/ruff, which was not found")}
 
 
 def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: Path) -> None:
