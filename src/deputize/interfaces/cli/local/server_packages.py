@@ -128,7 +128,11 @@ def require_shareable_folders(name: str, readable: Sequence[str], writable: Sequ
 
 def holds_home(path: str) -> bool:
     """Check whether this person's home folder would be shown, with what other programs keep there."""
-    return Path.home().is_relative_to(Path(path).expanduser().resolve())
+    try:
+        home = Path.home().resolve()
+    except RuntimeError:  # a user without an account has none
+        return False
+    return home.is_relative_to(Path(path).expanduser().resolve())
 
 
 def install_package(package: ServerPackage, name: str, program: str | None) -> InstalledServer:

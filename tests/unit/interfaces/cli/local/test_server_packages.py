@@ -179,8 +179,8 @@ def test_what_the_sandbox_would_not_take_is_refused_before_anything_is_fetched(
 
 
 def test_a_home_folder_is_known_from_above_and_not_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home/data").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "home")
-    assert [holds_home(each) for each in ("~", str(tmp_path), str(tmp_path / "link"), "/")] == [True] * 4
+    monkeypatch.setenv("HOME", str(tmp_path / "link"))
+    assert [holds_home(each) for each in ("~", str(tmp_path), str(tmp_path / "home"), "/")] == [True] * 4
     assert [holds_home(each) for each in ("~/data", str(tmp_path / "other"))] == [False] * 2
