@@ -85,7 +85,7 @@ def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> lis
             return [{"path": format_pointer(path), "message": message, "rule": "path"}]
         case Kind.Pattern(pattern=pattern):
             # Models and people know what to do by what it is for; a long expression says nothing to either.
-            description = _find_node(schema, path).get("description", "")[:_MAX_SHOWN_DESCRIPTION]
+            description = str(_find_node(schema, path).get("description", ""))[:_MAX_SHOWN_DESCRIPTION]
             is_shown = len(pattern) <= _MAX_SHOWN_PATTERN
             expected = f"must match {pattern}" if is_shown else "does not have the form that this needs"
             message = f"{expected}: {description}" if description else expected
