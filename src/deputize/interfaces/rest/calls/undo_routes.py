@@ -2,15 +2,29 @@
 
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from deputize.core.call import MAX_SESSION_LENGTH
-from deputize.core.errors import CallNotFound, MalformedRequest, QueueFull, ScopeMissing, UndoPlanChanged
-from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
+from deputize.core.errors import (
+    CallNotFound,
+    ParseFailed,
+    QueueFull,
+    RequestTooLarge,
+    ScopeMissing,
+    UndoPlanChanged,
+    UnsupportedMedia,
+)
+from deputize.interfaces.rest.common import (
+    CurrentCaller,
+    CurrentGateway,
+    make_json_response,
+    read_json_body,
+    validate_body,
+)
 from deputize.interfaces.rest.models import RequestModel
-from deputize.interfaces.rest.openapi import describe_problems
+from deputize.interfaces.rest.openapi import describe_body, describe_problems
 from deputize.interfaces.rest.policies.policy_models import Moment
 from deputize.operations.gateway import UndoSelection
 
@@ -118,12 +132,14 @@ class UndoAnswerModel(BaseModel):
     "/plan",
     summary="Plan an undo",
     response_model=UndoPlanModel,
-    responses=describe_problems(MalformedRequest),
+    responses=describe_problems(ParseFailed, RequestTooLarge, UnsupportedMedia),
+    openapi_extra=describe_body(UndoPlanRequest),
 )
-async def plan_undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoPlanRequest) -> Response:
+async def plan_undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Show what would be taken back, in which order, what cannot be and why, and what others changed since. Nothing is
     changed. You see your own calls and those of your agents; auditors see the tenant's.
     """
+    body = validate_body(UndoPlanRequest, await read_json_body(request, gateway))
     return make_json_response(await gateway.undo.plan_undo(caller, body.to_selection()))
 
 
@@ -131,12 +147,14 @@ async def plan_undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoPl
     "",
     summary="Undo calls",
     response_model=UndoAnswerModel,
-    responses=describe_problems(MalformedRequest, ScopeMissing, UndoPlanChanged),
+    responses=describe_problems(ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing, UndoPlanChanged),
+    openapi_extra=describe_body(UndoRequest),
 )
-async def undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoRequest) -> Response:
+async def undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Take back what the plan has ready, newest first, each step as a call of yours that policies decide on. It stops
     at the first step that does not succeed; repeat it to go on. Needs the scope `deputize:undo`, and no agent.
     """
+    body = validate_body(UndoRequest, await read_json_body(request, gateway))
     return make_json_response(await gateway.undo.execute_undo(caller, body.to_selection(), body.digest))
 
 
@@ -144,10 +162,12 @@ async def undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoRequest
     "/requests",
     summary="Request an undo",
     response_model=RequestedUndoModel,
-    responses=describe_problems(CallNotFound, MalformedRequest, QueueFull),
+    responses=describe_problems(CallNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia, QueueFull),
+    openapi_extra=describe_body(UndoRequestRequest),
 )
-async def request_undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoRequestRequest) -> Response:
+async def request_undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Ask a person to take back a call that you made, as an agent must. Undoing it answers the request."""
+    body = validate_body(UndoRequestRequest, await read_json_body(request, gateway))
     return make_json_response(await gateway.undo.requests.request_undo(caller, body.call_id))
 
 
