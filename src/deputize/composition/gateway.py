@@ -49,6 +49,7 @@ from deputize.operations.servers.effects import ServerEffects
 from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.review import ServerReview
+from deputize.operations.undo.undo import Undo
 from deputize.operations.views.activity import Activity
 from deputize.operations.views.cost_report import CostReport
 from deputize.operations.views.health import Health
@@ -85,6 +86,7 @@ def build_gateway(
     surface, entries = Surface(runtime), EntryReader(runtime)
     runtime.metrics.watch_readiness(lambda: [(each.name, each.ok, each.is_required) for each in health.run_checks()])
     log_reader = LogReader(entries)
+    lifecycle = Lifecycle(runtime)
     return Gateway(
         settings=settings,
         clock=runtime.clock,
@@ -114,6 +116,7 @@ def build_gateway(
         log_history=LogHistory(entries, log_reader),
         cancellations=Cancellations(runtime, calls),
         flows=FlowViews(runtime, calls),
+        undo=Undo(lifecycle),
         webhooks=WebhookAdmin(runtime),
         human_tasks=HumanTasks(runtime),
         approvals=approvals,
@@ -142,7 +145,7 @@ def build_gateway(
             settings, runtime.signing_keys, _collect_scopes(settings, tools), runtime.linked_accounts.oauth_flow
         ),
         health=health,
-        _lifecycle=Lifecycle(runtime),
+        _lifecycle=lifecycle,
         _tokens=tokens,
     )
 

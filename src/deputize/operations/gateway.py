@@ -151,6 +151,7 @@ class Gateway:
     log_history: LogHistory
     cancellations: Cancellations
     flows: FlowViews
+    undo: Undo
     webhooks: WebhookAdmin
     human_tasks: HumanTasks
     approvals: ApprovalDecisions
@@ -190,11 +191,6 @@ class Gateway:
     def input_responses(self) -> InputResponder:
         """The service that answers the input requests of runs by their call ids."""
         return InputResponder(self._lifecycle, self.calls)
-
-    @property
-    def undo(self) -> Undo:
-        """The service that plans how calls are taken back, and takes them back."""
-        return Undo(self._lifecycle)
 
     @property
     def metadata_url(self) -> str | None:

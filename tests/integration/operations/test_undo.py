@@ -20,14 +20,17 @@ from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import (
     CallNotFound,
     ChangedSince,
+    ConcurrencyLimitReached,
     MalformedRequest,
     QueueFull,
     ScopeMissing,
     ToolFailed,
     UndoPlanChanged,
+    UndoTooBroad,
 )
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
+from deputize.lifecycle.compensation import journal_entries
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
 from deputize.operations.undo import undo_requests
@@ -193,6 +196,83 @@ async def test_a_later_call_that_stays_blocks_the_earlier_one_and_one_taken_back
     await undo(lab, call_id=second)
     await undo(lab, call_id=first)
     assert notes["z"] == "1"
+
+
+@contextlib.asynccontextmanager
+async def locked_journal(lab: GatewayLab) -> AsyncIterator[None]:
+    """A journal in which everything takes too long."""
+    async with lab.db.transaction():
+        await lab.db.execute("lock table deputize.journal in access exclusive mode")
+        yield
+
+
+async def wait_for_plans(lab: GatewayLab, count: int) -> None:
+    """Wait until so many plans wait for the locked journal."""
+    waiting = (
+        "select count(*) from pg_locks where not granted and relation = 'deputize.journal'::regclass "
+        "and pid <> pg_backend_pid()"
+    )
+
+    async def are_waiting() -> bool:
+        return bool(await lab.db.fetchval(waiting) == count)
+
+    await wait_until(are_waiting)
+
+
+async def test_plans_leave_connections_to_others_and_a_slot_to_administrators(
+    lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_entries, "_STATEMENT_TIMEOUT", "60s")
+    added = await call(lab, "add", session, name="a", text="milk")
+    ana, bob, cid = [await make_person(lab, name) for name in ("ana", "bob", "cid")]
+    bot, root = await lab.make_caller(agent="bot", scopes=("book:write",)), await lab.make_admin()
+    selection, undo = UndoSelection(call_id=added), lab.gateway.undo
+    async with asyncio.TaskGroup() as group, locked_journal(lab):
+        for count, each in enumerate((ana, ana, bob), 1):
+            group.create_task(plan(lab, each, call_id=added))
+            await wait_for_plans(lab, count)
+        refused = (
+            plan(lab, ana, call_id=added), undo.execute_undo(ana, selection, "d"),
+            undo.requests.request_undo(bot, added), plan(lab, cid, call_id=added),
+        )  # fmt: skip
+        for each in refused:
+            with pytest.raises(ConcurrencyLimitReached, match="plans to undo open already"):
+                await each
+        last = group.create_task(plan(lab, root, call_id=added))
+        await wait_for_plans(lab, 4)
+    assert last.result()["ready"] == 0
+    assert (await plan(lab, ana, call_id=added))["ready"] == 1
+
+
+async def test_what_takes_the_database_too_long_is_ended_and_nothing_happens(
+    lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes["x"] = "1"
+    changed = await call(lab, "change", session, name="x", text="2")
+    entry_id = await find_entry(lab, changed)
+    monkeypatch.setattr(journal_entries, "_STATEMENT_TIMEOUT", "100ms")
+    async with locked_journal(lab):
+        with pytest.raises(UndoTooBroad):
+            await plan(lab, session=session)
+        # The same when a step begins.
+        outcome = await take_back(lab, entry_id, "x")
+    assert (outcome.state, parse_body(outcome)["error"]["slug"]) == (State.FAILED, "unavailable")
+    assert (await lab.fetch_call(outcome.call_id))["nothing_happened"] is True
+    assert notes["x"] == "2"
+
+
+async def test_a_plan_ends_at_so_many_effects_or_bytes(
+    lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        await call(lab, "add", session, name=name, text="t" * 500)
+    for name, most in (("_MAX_EFFECTS", 2), ("_MAX_SEALED_BYTES", 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_entries, name, most)
+            planned = await plan(lab, session=session)
+        assert (len(planned["steps"]), planned["is_complete"]) == (most, False)
+        assert planned["steps"][0]["effects"][0]["scope"] == "c"
+    assert (await plan(lab, session=session))["is_complete"] is True
 
 
 async def test_a_failed_step_ends_the_undo_and_repeating_it_goes_on(lab: GatewayLab, session: str) -> None:
@@ -437,9 +517,12 @@ async def test_a_flow_is_taken_back_by_its_steps(lab: GatewayLab, session: str) 
     assert notes == {}
 
 
-async def take_back(lab: GatewayLab, changed: str, name: str, **request: Any) -> Outcome:
+async def find_entry(lab: GatewayLab, changed: str) -> Any:
+    return await lab.db.fetchval("select id from deputize.journal where call_id = $1", changed)
+
+
+async def take_back(lab: GatewayLab, entry_id: Any, name: str, **request: Any) -> Outcome:
     """Make the call that takes back a change of a note, as an undo makes it."""
-    entry_id = await lab.db.fetchval("select id from deputize.journal where call_id = $1", changed)
     step = CallRequest(
         tool="book.change", arguments={"name": name, "text": "1"}, undoes=str(entry_id),
         idempotency_key=f"undo:{entry_id}:0", **request,
@@ -454,8 +537,9 @@ async def run_worker_once(lab: GatewayLab, call_id: str) -> None:
 
 async def test_an_undo_that_waited_overwrites_nothing_that_was_changed_meanwhile(lab: GatewayLab, session: str) -> None:
     notes.update(x="1", y="1")
-    changed = {name: await call(lab, "change", session, name=name, text="2") for name in ("x", "y")}
-    late, free = [(await take_back(lab, changed[name], name, mode="async")).call_id for name in ("x", "y")]
+    changed = [await call(lab, "change", session, name=name, text="2") for name in ("x", "y")]
+    entries = dict(zip(("x", "y"), [await find_entry(lab, each) for each in changed], strict=True))
+    late, free = [(await take_back(lab, entries[name], name, mode="async")).call_id for name in ("x", "y")]
     other = await call(lab, "change", "of bot", name="x", text="3")
     for each in (late, free):
         assert await lab.fetch_state(each) == "queued"
@@ -464,7 +548,7 @@ async def test_an_undo_that_waited_overwrites_nothing_that_was_changed_meanwhile
     assert await lab.fetch_state(free) == "succeeded"
     refused = (await lab.gateway.calls.show_call(await make_person(lab), late)).envelope
     # One that begins at once is refused alike.
-    at_once = await take_back(lab, changed["x"], "x")
+    at_once = await take_back(lab, entries["x"], "x")
     for error in (orjson.loads(refused.body)["error"], parse_body(at_once)["error"]):
         why = f"bot for ana changed the same later, with book.change in call {other}: undo that first"
         assert (error["slug"], error["message"]) == ("changed-since", why)

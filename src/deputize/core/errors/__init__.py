@@ -33,6 +33,7 @@ from deputize.core.errors.asynchronous import (
     SiblingCanceled,
     TooManyTakeovers,
     UndoPlanChanged,
+    UndoTooBroad,
 )
 from deputize.core.errors.audit import (
     AuditBackpressure,
@@ -289,6 +290,7 @@ __all__ = [
     "ToolTimeout",
     "Unavailable",
     "UndoPlanChanged",
+    "UndoTooBroad",
     "UnsealFailed",
     "UnsupportedMedia",
     "UpstreamProblem",

@@ -114,6 +114,15 @@ class SiblingCanceled(AsyncProblem):
     )  # fmt: skip
 
 
+class UndoTooBroad(AsyncProblem):
+    spec = ErrorSpec(
+        slug="undo-too-broad", code=ErrorCode.INVALID_INPUT, error_class="invalid_arguments", number=3720, http=422,
+        grpc="OUT_OF_RANGE",
+        title="The undo took too long to plan",
+        advice="Undo less at once: one call, or only the calls since a later time.",
+    )  # fmt: skip
+
+
 class UndoPlanChanged(AsyncProblem):
     spec = ErrorSpec(
         slug="undo-plan-changed", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3719, http=409,

@@ -1,8 +1,9 @@
 """Load entries of the journal, and judge whether the effect of each can be taken back now, and by which call."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
 
 import asyncpg
@@ -11,14 +12,22 @@ from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.contract.contract import Effects
-from deputize.core.errors import Problem
+from deputize.core.errors import Problem, UndoTooBroad
 from deputize.core.value_types import frozen
 from deputize.lifecycle.recording.journal import unseal_compensation
+from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("journal")
+_SEARCH = load_statements("audit_search")
+# One statement of a search for what came later ends after this, whatever it finds.
+_STATEMENT_TIMEOUT: Final = "5s"
+# Of one plan; a call has a few effects, and its arguments may be large.
+_MAX_EFFECTS: Final = 2_000
+_MAX_SEALED_BYTES: Final = 4_000_000
+_ROWS_AT_ONCE: Final = 20
 
 Verdict = Literal["ready", "done", "blocked"]
 
@@ -33,11 +42,45 @@ class EntryVerdict:
     compensation: BoundCompensation | None = None
 
 
+@contextlib.asynccontextmanager
+async def read_journal(runtime: Runtime, tenant: str) -> AsyncIterator[Connection]:
+    """Open a read transaction whose statements end in time; raise `UndoTooBroad` for one that does not.
+
+    Not with a connection of the writers: leases and sweeps need those.
+    """
+    try:
+        async with runtime.store.read_transaction(tenant) as connection:
+            await connection.execute(_SEARCH["set_time_limit"], _STATEMENT_TIMEOUT)
+            yield connection
+    except asyncpg.QueryCanceledError:
+        raise UndoTooBroad(
+            "what others changed later was not found within five seconds", nothing_happened=True
+        ) from None
+
+
+async def load_newest_entries(
+    connection: Connection, tenant: str, entry_ids: Sequence[UUID]
+) -> tuple[list[Sequence[asyncpg.Record]], bool]:
+    """Load entries as `load_entries` does, up to what one plan holds; tell whether these are all."""
+    rows: list[asyncpg.Record] = []
+    size = 0
+    async for row in connection.cursor(_SQL["load_entries"], tenant, entry_ids, prefetch=_ROWS_AT_ONCE):
+        size += len(row["sealed"] or b"")
+        is_full = size > _MAX_SEALED_BYTES or len(rows) >= _MAX_EFFECTS
+        if is_full and rows and rows[-1]["id"] != row["id"]:
+            return _group_by_entry(rows), False
+        rows.append(row)
+    return _group_by_entry(rows), True
+
+
 async def load_entries(
     connection: Connection, tenant: str, entry_ids: Sequence[UUID]
 ) -> list[Sequence[asyncpg.Record]]:
     """Load entries, newest first, each with a row for every effect."""
-    rows = await connection.fetch(_SQL["load_entries"], tenant, entry_ids)
+    return _group_by_entry(await connection.fetch(_SQL["load_entries"], tenant, entry_ids))
+
+
+def _group_by_entry(rows: Sequence[asyncpg.Record]) -> list[Sequence[asyncpg.Record]]:
     return [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
 
 

@@ -1,17 +1,20 @@
 """Find who changed the same thing after a call that is to be taken back: that is never overwritten."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import asyncpg
 
 from deputize.core.caller import Caller, parse_agents
-from deputize.core.errors import ChangedSince
+from deputize.core.errors import ChangedSince, Unavailable, UndoTooBroad
+from deputize.lifecycle.compensation.journal_entries import read_journal
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("journal")
+_RETRY_MS: Final = 5_000
 
 
 async def find_later_writers(
@@ -53,8 +56,13 @@ async def require_no_later_writer(runtime: Runtime, authorized: Authorized, clai
     entry_id = call.request.undoes
     if entry_id is None or (authorized.contract.flow is not None and claim.epoch > 1):
         return
-    async with runtime.store.write_transaction() as connection:
-        writers = await find_later_writers(connection, call.tenant, [entry_id], call_id=claim.call_id)
+    try:
+        async with read_journal(runtime, call.tenant) as connection:
+            writers = await find_later_writers(connection, call.tenant, [entry_id], call_id=claim.call_id)
+    except UndoTooBroad as problem:
+        raise Unavailable(problem.message, retry_after_ms=_RETRY_MS, nothing_happened=True).replace(
+            is_recorded=True
+        ) from problem
     if entry_id in writers:
         message = describe_later_writer(call.caller, writers[entry_id])
         raise ChangedSince(message, nothing_happened=True).replace(is_recorded=True)

@@ -20,10 +20,10 @@ import orjson
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.contract.contract import Effects
-from deputize.core.errors import NotRetryable, Problem, find_problem_type
+from deputize.core.errors import NotRetryable, Problem, UndoTooBroad, find_problem_type
 from deputize.core.outcome import Outcome
 from deputize.core.states import TERMINAL_STATES, State
-from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries
+from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries, read_journal
 from deputize.lifecycle.compensation.later_writers import find_later_writers
 from deputize.lifecycle.compensation.undo_attempts import find_undo_key
 from deputize.lifecycle.durable.flow_effects import Effect, Remainder, explain_lost, load_remainder, save_report
@@ -46,6 +46,8 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("flows")
 _RETRY_SECONDS: Final = 2.0
+# The database was too slow to say who changed something later.
+_SLOW_RETRY_SECONDS: Final = 30.0
 
 
 def is_compensated(validated: Validated) -> bool:
@@ -163,9 +165,16 @@ class _Compensator:
         """Make the call that takes an effect back; or find that it is taken back already, or that nothing does so."""
         runtime, tenant = self._runtime, self.call.tenant
         keys, tools = await runtime.keys.get(tenant), (await runtime.authority.load_tenant(tenant)).tools
-        async with runtime.store.write_transaction() as connection:
-            ((row, *_),) = await load_entries(connection, tenant, [UUID(entry_id)])
-            writers = await find_later_writers(connection, tenant, [entry_id])
+        try:
+            async with read_journal(runtime, tenant) as connection:
+                ((row, *_),) = await load_entries(connection, tenant, [UUID(entry_id)])
+                writers = await find_later_writers(connection, tenant, [entry_id])
+        except UndoTooBroad as problem:
+            if not self._is_retried_enough(steps, runtime.clock.epoch_ms()):
+                raise RunNotReady(problem.message, seconds=_SLOW_RETRY_SECONDS) from problem
+            verdict = EntryVerdict(reason="compensation_failed", detail=problem.message)
+            await self._stop_unplanned(remainder, entry_id, verdict)
+            return
         verdict = judge_entry(row, keys, tools)
         # What was taken back and done again is there.
         if verdict.verdict == "done" and row["is_undone"]:

@@ -32,7 +32,7 @@ class Undo:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._plans = UndoPlans(lifecycle.runtime)
-        self.requests = UndoRequests(lifecycle.runtime)
+        self.requests = UndoRequests(lifecycle.runtime, self._plans)
 
     async def plan_undo(self, caller: Caller, selection: UndoSelection) -> dict[str, Any]:
         """Show what would be taken back, in which order, and what cannot be."""
@@ -52,7 +52,7 @@ class Undo:
             # A flow has no step of its own.
             flow_ids = set() if selection.call_id is None else {selection.call_id}
             await answer_requests(self._lifecycle.runtime, caller, undone_ids | flow_ids)
-        left = await self._plans.plan_undo(caller, selection) if made else plan
+        left = await self._plans.plan_left(caller, selection) if made else plan
         return {"made": made, "left": left.to_json()}
 
     async def _run_steps(self, caller: Caller, plan: UndoPlan) -> list[dict[str, Any]]:

@@ -24,13 +24,15 @@ from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.scopes import scopes_overlap
 from deputize.core.value_types import frozen
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.call_access import is_within_token
 from deputize.lifecycle.compensation.journal_entries import (
     EntryVerdict,
     Verdict,
     is_taken_back,
     judge_entry,
-    load_entries,
+    load_newest_entries,
+    read_journal,
 )
 from deputize.lifecycle.compensation.later_writers import describe_later_writer, find_later_writers
 from deputize.lifecycle.runtime import Runtime
@@ -40,6 +42,8 @@ from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 MAX_PLAN_CALLS: Final = 1000
+# Each uses a connection of the pool for at most a few seconds; calls need some too.
+_MAX_PLANS: Final = 4
 # So many in one request, within the time that clients wait; they go on with the digest of what is left.
 MAX_STEPS: Final = 50
 _PREVIEWS_AT_ONCE: Final = 8
@@ -133,25 +137,33 @@ class UndoPlan:
 
 
 class UndoPlans:
-    """Builds plans from the journal."""
+    """Builds plans from the journal, a few of a tenant at once."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._slots = TenantSlots("plans to undo", _MAX_PLANS)
 
     async def plan_undo(self, caller: Caller, selection: UndoSelection) -> UndoPlan:
         """Plan from what the caller may see: their own calls and their agents', or those of the tenant."""
+        with self._slots.take(caller):
+            return await self.plan_left(caller, selection)
+
+    async def plan_left(self, caller: Caller, selection: UndoSelection) -> UndoPlan:
+        """Plan what is left of an undo that was made just now. It needs no slot, so that what was made is told."""
         runtime, tenant = self._runtime, caller.tenant
-        async with runtime.store.read_transaction(tenant) as connection:
+        async with read_journal(runtime, tenant) as connection:
             entry_ids = await _find_entries(connection, caller, selection)
-            is_complete = len(entry_ids) <= MAX_PLAN_CALLS
-            entries = await load_entries(connection, tenant, entry_ids[:MAX_PLAN_CALLS])
+            entries, is_complete = await load_newest_entries(connection, tenant, entry_ids[:MAX_PLAN_CALLS])
+            is_complete = is_complete and len(entry_ids) <= MAX_PLAN_CALLS
         entries = [each for each in entries if await may_see(runtime, caller, each[0])]
         keys = await runtime.keys.get(tenant)
         authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
-        steps = [_plan_step(entry, selected_ids, keys, authority.tools) for entry in entries]
+        steps = await asyncio.to_thread(
+            lambda: [_plan_step(entry, selected_ids, keys, authority.tools) for entry in entries]
+        )
         ready_ids = [each.entry_id for each in steps if each.verdict == "ready"]
-        async with runtime.store.read_transaction(tenant) as connection:
+        async with read_journal(runtime, tenant) as connection:
             writers = await find_later_writers(
                 connection, tenant, ready_ids, planned_ids=[each.entry_id for each in steps]
             )
@@ -162,9 +174,11 @@ class UndoPlans:
         refusals = {
             each.entry_id: refusal for each in steps if (refusal := _find_refusal(caller, each, authority)) is not None
         }
-        steps = _block_steps(steps, blocks, refusals)
+        # Each with each other: of a thousand, that would hold everyone up.
+        steps = await asyncio.to_thread(_block_steps, steps, blocks, refusals)
         if may_undo(caller):
-            steps = _block_steps(steps, await self._preview_steps(caller, steps, authority.tools), {})
+            previews = await self._preview_steps(caller, steps, authority.tools)
+            steps = await asyncio.to_thread(_block_steps, steps, previews, {})
         return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
 
     async def _preview_steps(

@@ -24,14 +24,14 @@ _MAX_REQUESTS: Final = 100
 
 
 class UndoRequests:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, plans: UndoPlans) -> None:
+        self._runtime, self._plans = runtime, plans
 
     async def request_undo(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """Ask that a call, or the steps of a flow, be taken back; nobody is asked for what cannot be."""
         selection = UndoSelection(call_id=call_id)
         call_id = selection.call_id or call_id
-        plan = await UndoPlans(self._runtime).plan_undo(caller, selection)
+        plan = await self._plans.plan_undo(caller, selection)
         if not plan.steps:
             raise CallNotFound("no call that you made and that changed something has this id")
         ready, staying = len(plan.list_ready()), sum(each.verdict == "blocked" for each in plan.steps)

@@ -14,12 +14,14 @@ from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall
 from deputize.core.contract.contract import TimeoutClass
 from deputize.core.errors import (
     CallNotFound,
+    ConcurrencyLimitReached,
     ErrorSpec,
     MalformedRequest,
     NotCancelable,
     Problem,
     QueueFull,
     SchemaViolation,
+    UndoTooBroad,
 )
 from deputize.core.outcome import Outcome, build_problem_fields
 from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
@@ -281,7 +283,7 @@ async def _request_undo(context: McpContext, arguments: dict[str, Any]) -> dict[
     call_id = str(arguments["call_id"])
     try:
         requested = await context.gateway.undo.requests.request_undo(context.caller, call_id)
-    except (CallNotFound, MalformedRequest, QueueFull) as problem:
+    except (CallNotFound, ConcurrencyLimitReached, MalformedRequest, QueueFull, UndoTooBroad) as problem:
         return _build_refusal(problem)
     plan = requested["plan"]
     stays = [f"{each['tool']} ({each['call_id']}): {each['detail']}" for each in plan["steps"] if each["detail"]]

@@ -9,11 +9,14 @@ from pydantic import BaseModel, Field
 from deputize.core.call import MAX_SESSION_LENGTH
 from deputize.core.errors import (
     CallNotFound,
+    ConcurrencyLimitReached,
     ParseFailed,
+    Problem,
     QueueFull,
     RequestTooLarge,
     ScopeMissing,
     UndoPlanChanged,
+    UndoTooBroad,
     UnsupportedMedia,
 )
 from deputize.interfaces.rest.common import (
@@ -29,6 +32,10 @@ from deputize.interfaces.rest.policies.policy_models import Moment
 from deputize.operations.gateway import UndoSelection
 
 router = APIRouter(prefix="/v1/undo", tags=["calls"])
+# Of every route that reads a body and plans.
+_PLAN_PROBLEMS: tuple[type[Problem], ...] = (
+    ParseFailed, RequestTooLarge, UnsupportedMedia, ConcurrencyLimitReached, UndoTooBroad,
+)  # fmt: skip
 
 
 class UndoPlanRequest(RequestModel):
@@ -132,7 +139,7 @@ class UndoAnswerModel(BaseModel):
     "/plan",
     summary="Plan an undo",
     response_model=UndoPlanModel,
-    responses=describe_problems(ParseFailed, RequestTooLarge, UnsupportedMedia),
+    responses=describe_problems(*_PLAN_PROBLEMS),
     openapi_extra=describe_body(UndoPlanRequest),
 )
 async def plan_undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
@@ -147,7 +154,7 @@ async def plan_undo(request: Request, gateway: CurrentGateway, caller: CurrentCa
     "",
     summary="Undo calls",
     response_model=UndoAnswerModel,
-    responses=describe_problems(ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing, UndoPlanChanged),
+    responses=describe_problems(*_PLAN_PROBLEMS, ScopeMissing, UndoPlanChanged),
     openapi_extra=describe_body(UndoRequest),
 )
 async def undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
@@ -162,7 +169,7 @@ async def undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller)
     "/requests",
     summary="Request an undo",
     response_model=RequestedUndoModel,
-    responses=describe_problems(CallNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia, QueueFull),
+    responses=describe_problems(*_PLAN_PROBLEMS, CallNotFound, QueueFull),
     openapi_extra=describe_body(UndoRequestRequest),
 )
 async def request_undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
