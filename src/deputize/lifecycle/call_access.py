@@ -23,12 +23,13 @@ from deputize.lifecycle.runtime import Runtime
 async def may_reach(runtime: Runtime, caller: Caller, row: asyncpg.Record, *, for_auditor: bool = False) -> bool:
     """Tell whether the caller may reach the call of a row, which has who made it, `tool`, `version` and class.
 
-    `for_auditor` is for what is recorded of a call in the audit too: there, an auditor reaches everyone's.
+    `for_auditor` is for what is recorded of a call in the audit too: there, an auditor reaches everyone's. A row of the
+    journal has no class: the contract of its version says it.
     """
     if for_auditor and caller.is_auditor:
         return is_tool_visible(caller, row["tool"])
     is_own = caller.is_admin or caller.is_maker_of(row["caller_user"], row["caller_agent"])
-    return is_own and await is_within_token(runtime, caller, row["tool"], row["version"], row["mutation_class"])
+    return is_own and await is_within_token(runtime, caller, row["tool"], row.get("version"), row.get("mutation_class"))
 
 
 async def is_within_token(

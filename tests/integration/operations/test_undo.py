@@ -559,3 +559,37 @@ async def test_an_undo_that_waited_overwrites_nothing_that_was_changed_meanwhile
     await undo(lab, call_id=other)
     await undo(lab, session=session)
     assert notes == {"x": "1", "y": "1"}
+
+
+async def test_an_auditor_sees_what_a_call_of_others_changed_as_its_contract_declares_it(
+    lab: GatewayLab, session: str
+) -> None:
+    added = await call(lab, "add", session, name="eva-maria-braun", text="milk")
+    auditor, root = await lab.make_caller("eve", scopes=(AUDIT_SCOPE,)), await lab.make_admin()
+    for by, scope in ((auditor, "{name}"), (root, "eva-maria-braun"), (await make_person(lab), "eva-maria-braun")):
+        for selection in ({"call_id": added}, {"session": session}):
+            (step,) = (await plan(lab, by, **selection))["steps"]
+            assert [each["scope"] for each in step["effects"]] == [scope]
+            assert ("eva-maria-braun" in str(step)) is (by is not auditor)
+
+
+async def test_a_token_that_lists_tools_sees_no_others_in_a_plan(lab: GatewayLab, session: str) -> None:
+    notes["b"] = "1"
+    added = await call(lab, "add", session, name="a", text="milk")
+    await call(lab, "change", session, name="b", text="2")
+    await call(lab, "remove", "of bot", name="b")
+    for scopes in ((AUDIT_SCOPE,), ("book:write", UNDO_SCOPE)):
+        other = await lab.make_caller(scopes=scopes, tools={"book.mail": "*"})
+        assert (await plan(lab, other, session=session))["steps"] == []
+        one = await lab.make_caller(scopes=scopes, tools={"book.add": "*", "book.change": "*"})
+        planned = await plan(lab, one, session=session)
+        assert [each["tool"] for each in planned["steps"]] == ["book.change", "book.add"]
+        # Neither the one that takes it back, nor the one that changed it later.
+        assert "book.remove" not in str(planned)
+        assert planned["steps"][0]["detail"] == "another caller changed the same later"
+    assert list_verdicts(await plan(lab, one, call_id=added)) == [("add", "blocked", "not_allowed")]
+    # An agent asks for it all the same: its person may call that tool.
+    bot = await lab.make_caller(agent="bot", scopes=("book:write",), tools={"book.add": "*"})
+    asked = await lab.gateway.undo.requests.request_undo(bot, added)
+    assert asked["task_id"] is not None
+    assert "book.remove" not in str(asked)

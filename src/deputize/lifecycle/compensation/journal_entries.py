@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Final, Literal
 from uuid import UUID
@@ -34,11 +35,12 @@ Verdict = Literal["ready", "done", "blocked"]
 
 @frozen
 class EntryVerdict:
-    """Whether an effect can be taken back: by this call, or why not."""
+    """Whether an effect can be taken back: by this call, or why not. `tool` takes it back, where that is known."""
 
     verdict: Verdict = "blocked"
     reason: str | None = None
     detail: str | None = None
+    tool: str | None = None
     compensation: BoundCompensation | None = None
 
 
@@ -103,7 +105,8 @@ def judge_entry(row: asyncpg.Record, keys: KeySet, tools: TenantTools) -> EntryV
         return EntryVerdict(reason="window_over", detail=detail)
     if row["sealed"] is None:
         return EntryVerdict(reason="not_kept", detail="the arguments of the call were erased, or never recorded")
-    return _judge_binding(row["tool"], unseal_compensation(keys, str(row["id"]), row["sealed"]), tools)
+    bound = unseal_compensation(keys, str(row["id"]), row["sealed"])
+    return replace(_judge_binding(row["tool"], bound, tools), tool=bound.tool)
 
 
 def is_taken_back(row: asyncpg.Record) -> bool:

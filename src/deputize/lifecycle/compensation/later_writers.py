@@ -7,6 +7,7 @@ import asyncpg
 
 from deputize.core.caller import Caller, parse_agents
 from deputize.core.errors import ChangedSince, Unavailable, UndoTooBroad
+from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.compensation.journal_entries import read_journal
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.runtime import Runtime
@@ -35,11 +36,11 @@ async def find_later_writers(
     return {str(row["id"]): row for row in rows}
 
 
-def describe_later_writer(caller: Caller, row: asyncpg.Record) -> str:
+async def describe_later_writer(runtime: Runtime, caller: Caller, row: asyncpg.Record) -> str:
     """Name who changed the same thing later, as far as the caller may know, and say what to do."""
     when = "at the same time" if row["is_concurrent"] else "later"
     what_to_do = "it is not known which came last, so restore it by hand" if row["is_concurrent"] else "undo that first"
-    if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
+    if not await may_reach(runtime, caller, row, for_auditor=True):
         return f"another caller changed the same {when}"
     agents = parse_agents(row["caller_agent"])
     who = f"{agents[0]} for {row['caller_user']}" if agents else row["caller_user"]
@@ -64,5 +65,5 @@ async def require_no_later_writer(runtime: Runtime, authorized: Authorized, clai
             is_recorded=True
         ) from problem
     if entry_id in writers:
-        message = describe_later_writer(call.caller, writers[entry_id])
+        message = await describe_later_writer(runtime, call.caller, writers[entry_id])
         raise ChangedSince(message, nothing_happened=True).replace(is_recorded=True)

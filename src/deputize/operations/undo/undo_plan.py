@@ -25,7 +25,8 @@ from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.scopes import scopes_overlap
 from deputize.core.value_types import frozen
 from deputize.govern.limits.tenant_slots import TenantSlots
-from deputize.lifecycle.call_access import is_within_token
+from deputize.govern.token_authorization import is_tool_visible
+from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.compensation.journal_entries import (
     EntryVerdict,
     Verdict,
@@ -50,7 +51,9 @@ _PREVIEWS_AT_ONCE: Final = 8
 _PREVIEW_MS: Final = 5_000
 # By how much the clock of a gateway may differ from that of the database.
 _MAX_SKEW_MS: Final = 3_600_000
+_HIDDEN_TOOL: Final = "the tool that takes it back is not among those that this token lists"
 _SQL = load_statements("journal")
+_Effect = tuple[str, str, str]
 
 
 @frozen
@@ -87,13 +90,16 @@ class UndoStep:
     user: str
     agents: tuple[str, ...]
     session: str | None
-    effects: tuple[tuple[str, str, str], ...]
+    effects: tuple[_Effect, ...]
+    shown_effects: tuple[_Effect, ...]
     compensation_class: str
     undo_until: datetime | None
     verdict: Verdict
     reason: str | None = None
     detail: str | None = None
     compensation: BoundCompensation | None = None
+    # A token that lists tools does not see which other one takes a call back.
+    hides_tool: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -105,13 +111,13 @@ class UndoStep:
             "user": self.user,
             "agents": list(self.agents),
             "session": self.session,
-            "effects": [{"resource": resource, "op": op, "scope": scope} for resource, op, scope in self.effects],
+            "effects": [{"resource": resource, "op": op, "scope": scope} for resource, op, scope in self.shown_effects],
             "class": self.compensation_class,
             "undo_until": None if self.undo_until is None else self.undo_until.isoformat(timespec="seconds"),
             "verdict": self.verdict,
             "reason": self.reason,
             "detail": self.detail,
-            "undo_tool": None if self.compensation is None else self.compensation.tool,
+            "undo_tool": None if self.compensation is None or self.hides_tool else self.compensation.tool,
         }
 
 
@@ -155,20 +161,29 @@ class UndoPlans:
             entry_ids = await _find_entries(connection, caller, selection)
             entries, is_complete = await load_newest_entries(connection, tenant, entry_ids[:MAX_PLAN_CALLS])
             is_complete = is_complete and len(entry_ids) <= MAX_PLAN_CALLS
-        entries = [each for each in entries if await may_see(runtime, caller, each[0])]
+        entries = [each for each in entries if await may_reach(runtime, caller, each[0], for_auditor=True)]
         keys = await runtime.keys.get(tenant)
         authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
-        steps = await asyncio.to_thread(
-            lambda: [_plan_step(entry, selected_ids, keys, authority.tools) for entry in entries]
-        )
+        shown_effects = [await self._show_effects(caller, each, authority.tools) for each in entries]
+
+        def plan_steps() -> list[UndoStep]:
+            return [
+                _plan_step(caller, entry, selected_ids, shown, keys, authority.tools)
+                for entry, shown in zip(entries, shown_effects, strict=True)
+            ]
+
+        steps = await asyncio.to_thread(plan_steps)
         ready_ids = [each.entry_id for each in steps if each.verdict == "ready"]
         async with read_journal(runtime, tenant) as connection:
             writers = await find_later_writers(
                 connection, tenant, ready_ids, planned_ids=[each.entry_id for each in steps]
             )
         blocks = {
-            each: ("concurrent" if row["is_concurrent"] else "changed_since", describe_later_writer(caller, row))
+            each: (
+                "concurrent" if row["is_concurrent"] else "changed_since",
+                await describe_later_writer(runtime, caller, row),
+            )
             for each, row in writers.items()
         }
         refusals = {
@@ -180,6 +195,19 @@ class UndoPlans:
             previews = await self._preview_steps(caller, steps, authority.tools)
             steps = await asyncio.to_thread(_block_steps, steps, previews, {})
         return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
+
+    async def _show_effects(
+        self, caller: Caller, rows: Sequence[asyncpg.Record], tools: TenantTools
+    ) -> tuple[_Effect, ...]:
+        """Show what a call changed: to auditors of others' calls as the contract declares it, without arguments."""
+        row = rows[0]
+        if await may_reach(self._runtime, caller, row):
+            return _list_effects(rows)
+        entry = tools.tools.get(row["tool"])
+        version = None if entry is None else entry.by_version.get(row["version"])
+        resources = () if version is None else (await version.load_tool()).contract.resources
+        templates = tuple((each.resource, each.op, each.scope) for each in resources)
+        return templates or tuple(dict.fromkeys((each["resource"], each["op"], "*") for each in rows))
 
     async def _preview_steps(
         self, caller: Caller, steps: Sequence[UndoStep], tools: TenantTools
@@ -220,13 +248,6 @@ class UndoPlans:
         return f"not met: {because[0]}" if because else None
 
 
-async def may_see(runtime: Runtime, caller: Caller, row: asyncpg.Record) -> bool:
-    """Tell whether the caller may see this call: it is their own or their agent's, or they audit the tenant."""
-    if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
-        return False
-    return caller.is_auditor or await is_within_token(runtime, caller, row["tool"], row["version"])
-
-
 def may_undo(caller: Caller) -> bool:
     """Tell whether the caller may undo at all: a person with the authority for it, and no agent."""
     return not caller.agents and UNDO_SCOPE in caller.scopes
@@ -261,12 +282,24 @@ async def _find_entries(connection: Connection, caller: Caller, selection: UndoS
     return [row["id"] for row in rows]
 
 
-def _plan_step(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: KeySet, tools: TenantTools) -> UndoStep:
+def _list_effects(rows: Sequence[asyncpg.Record]) -> tuple[_Effect, ...]:
+    return tuple((each["resource"], each["op"], each["scope"]) for each in rows)
+
+
+def _plan_step(
+    caller: Caller,
+    rows: Sequence[asyncpg.Record],
+    selected_ids: set[UUID],
+    shown_effects: tuple[_Effect, ...],
+    keys: KeySet,
+    tools: TenantTools,
+) -> UndoStep:
     row = rows[0]
     if row["undoes"] in selected_ids and not is_taken_back(row):
         judged = EntryVerdict(verdict="done", reason="is_undo", detail="it took back another call of this plan")
     else:
         judged = judge_entry(row, keys, tools)
+    hides_tool = judged.tool is not None and not is_tool_visible(caller, judged.tool)
     return UndoStep(
         entry_id=str(row["id"]),
         call_id=str(row["call_id"]),
@@ -276,13 +309,15 @@ def _plan_step(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: Ke
         user=row["caller_user"],
         agents=parse_agents(row["caller_agent"]),
         session=row["session"],
-        effects=tuple((each["resource"], each["op"], each["scope"]) for each in rows),
+        effects=_list_effects(rows),
+        shown_effects=shown_effects,
         compensation_class=row["compensation_class"],
         undo_until=row["undo_until"],
         verdict=judged.verdict,
         reason=judged.reason,
-        detail=judged.detail,
+        detail=_HIDDEN_TOOL if hides_tool and judged.verdict == "blocked" else judged.detail,
         compensation=judged.compensation,
+        hides_tool=hides_tool,
     )
 
 
@@ -294,6 +329,8 @@ def _find_refusal(caller: Caller, step: UndoStep, authority: TenantAuthority) ->
     if not (caller.is_admin or caller.user == step.user):
         # An auditor sees what others did, and takes back nothing of it.
         return f"call {step.call_id} is not yours: an administrator can undo it"
+    if step.hides_tool:
+        return _HIDDEN_TOOL
     try:
         authority.check_token(caller, authority.tools.resolve_version(step.compensation.tool).contract)
     except Problem as problem:

@@ -11,9 +11,10 @@ from typing import Any, Final
 from deputize.acts.act import commit_act
 from deputize.core.caller import Caller, parse_nearest_agent
 from deputize.core.errors import CallNotFound, QueueFull
+from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.recording.human_tasks import OpenedTask, open_human_task
 from deputize.lifecycle.runtime import Runtime
-from deputize.operations.undo.undo_plan import UndoPlans, UndoSelection, may_see
+from deputize.operations.undo.undo_plan import UndoPlans, UndoSelection
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
@@ -74,7 +75,7 @@ class UndoRequests:
                 "asked_at": row["opened_at"].astimezone(UTC).isoformat(timespec="milliseconds"),
             }
             for row in rows
-            if await may_see(self._runtime, caller, row)
+            if await may_reach(self._runtime, caller, row, for_auditor=True)
         ]
 
 

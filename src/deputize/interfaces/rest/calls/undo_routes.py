@@ -144,7 +144,7 @@ class UndoAnswerModel(BaseModel):
 )
 async def plan_undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Show what would be taken back, in which order, what cannot be and why, and what others changed since. Nothing is
-    changed. You see your own calls and those of your agents; auditors see the tenant's.
+    changed. You see your own calls and those of your agents; auditors see the tenant's, without arguments.
     """
     body = validate_body(UndoPlanRequest, await read_json_body(request, gateway))
     return make_json_response(await gateway.undo.plan_undo(caller, body.to_selection()))
