@@ -50,6 +50,7 @@ async def change_authority(
 ) -> T:
     """Change authority; once this returns, no gateway starts anything that the change forbids.
 
+    Only for a caller who was found to be allowed to: others must take no turn and nothing of the tenant's rate.
     `prepare` checks the change against the authority that it is made under. That may take long, so it comes before the
     barrier is closed; inside, only the epochs are compared, and if they have moved on it is checked again. `content` is
     what an operator confirms besides the subject. `is_tightening` tells, also by the result, that the act takes
@@ -63,11 +64,14 @@ async def change_authority(
         proposed_act = ProposedAct.propose(caller, command, subject, content)
         return await _confirm_act(runtime, connection, caller, proposed_act, list_changes)
 
-    tenant = caller.tenant
+    tenant, limits = caller.tenant, runtime.act_limits
+    # Whether an act tightens may be known only by its result; then it is counted with those that do not.
+    is_known_tightening = is_tightening is True
     if caller.issuer != PROCESS_ISSUER:
-        runtime.act_limits.count_act(tenant)
+        _require_current(await runtime.authority.load_tenant(tenant), caller)
+        limits.count_act(caller, is_tightening=is_known_tightening)
     try:
-        async with runtime.act_limits.take_turn(tenant):
+        async with limits.take_turn(caller, is_tightening=is_known_tightening):
             result = await _change_under_barrier(
                 runtime, caller, command, recorded_subject or subject, act, contract, prepare, confirm
             )
@@ -193,12 +197,17 @@ async def _perform_act(
     """
     # The operator belongs to no tenant: if one tenant could revoke it, the gateway would start for none.
     for each in callers if caller.issuer != PROCESS_ISSUER else ():
-        authority.revocations.check(each)
-        authority.switches.check_agents(each)
+        _require_current(authority, each)
     result = await act(connection)
     confirmation = None if confirm is None else await confirm(connection, result)
     entry_id = await record_act(runtime, connection, caller, command, subject, contract, confirmation=confirmation)
     return result, entry_id
+
+
+def _require_current(authority: TenantAuthority, caller: Caller) -> None:
+    """Require that the caller is neither revoked nor switched off."""
+    authority.revocations.check(caller)
+    authority.switches.check_agents(caller)
 
 
 async def record_act(

@@ -50,7 +50,12 @@ class LimitSettings(SettingsSection):
     )
     backtests_at_once: int = Field(2, ge=1, le=100, description="Backtests that one tenant may run at the same time.")
     admin_acts_per_second: float = Field(
-        20.0, gt=0, le=100_000, description="Most administrative acts of one tenant in a second, for each gateway."
+        20.0,
+        gt=0,
+        le=100_000,
+        description="Most administrative acts of one tenant in a second, for each gateway, and half as many of one "
+        "user. Revocations, kill switches and other acts by which operators take authority away are counted apart, "
+        "with the same rate.",
     )
     admin_acts_at_once: int = Field(
         40, ge=1, le=100_000, description="Most administrative acts of one tenant after a pause."

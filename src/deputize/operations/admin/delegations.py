@@ -162,15 +162,18 @@ class Delegations:
         return {**grant, "revoking_ends": {"grants": grant_count, "waiting_calls": call_count}}
 
     async def revoke_grant(self, caller: Caller, grant_id: str, *, reason: str = "") -> int:
-        """Revoke a grant and everything derived from it; allowed for the delegating caller and for administrators."""
+        """Revoke a grant and everything derived from it; allowed for the delegating caller and for administrators.
+
+        A grant never changes, so whose it is can be decided before the act.
+        """
+        await self._check_revocation(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            known_id = (await _load_grant(connection, caller, grant_id))["grant_id"]
 
         async def act(connection: Connection) -> int:
-            grant = await _load_grant(connection, caller, grant_id)
-            return await revocations.revoke(
-                connection, caller.tenant, "grant", grant["grant_id"], reason=reason, by=caller.user
-            )
+            return await revocations.revoke(connection, caller.tenant, "grant", known_id, reason=reason, by=caller.user)
 
-        epoch = await change_authority(self._runtime, caller, "revoke:grant", grant_id, act, is_tightening=True)
+        epoch = await change_authority(self._runtime, caller, "revoke:grant", known_id, act, is_tightening=True)
         await withdraw_revoked_requests(self._runtime, caller.tenant)
         return epoch
 
