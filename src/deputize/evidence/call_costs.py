@@ -221,10 +221,13 @@ class CostSum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostFilter:
-    """Whose costs are read: None for all; of a user, or of exactly one chain of agents, by pseudonyms."""
+    """Whose costs are read: None for all; of a user, or of exactly one chain of agents, by pseudonyms. And of which
+    tools.
+    """
 
     user: str | None = None
     chain: Sequence[str] | None = None
+    tools: Sequence[str] | None = None
 
 
 async def load_costs(
@@ -232,7 +235,7 @@ async def load_costs(
 ) -> list[CostSum]:
     """Load the costs since a day: of each currency the sum of all first, then the groups that cost most."""
     chain = None if whose.chain is None else list(whose.chain)
-    rows = await connection.fetch(_SQL["list_costs"], tenant, since, whose.user, chain, by, limit)
+    rows = await connection.fetch(_SQL["list_costs"], tenant, since, whose.user, chain, by, limit, whose.tools)
     return [
         CostSum(
             group=row["group_name"],

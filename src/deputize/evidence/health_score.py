@@ -90,12 +90,12 @@ def score_health(
 
 
 async def load_recent_measurements(
-    connection: Connection, tenant: str, now: datetime, *, limit: int
+    connection: Connection, tenant: str, now: datetime, *, tools: Sequence[str] | None, limit: int
 ) -> dict[str, list[Measurement]]:
-    """Load what was measured of a tenant's tools in the window, of more tools those with most errors."""
+    """Load what was measured of a tenant's tools, or of these, in the window, of more tools those with most errors."""
     measurements: defaultdict[str, list[Measurement]] = defaultdict(list)
     # The minute in which the window begins is left out, so that nothing older counts.
-    for row in await connection.fetch(_SQL["list_recent_measurements"], tenant, now - WINDOW, limit):
+    for row in await connection.fetch(_SQL["list_recent_measurements"], tenant, now - WINDOW, limit, tools):
         other_errors = row["errors"] - row["timeouts"]
         ends = {
             CallEnd.SUCCESS: row["calls"] - row["errors"],

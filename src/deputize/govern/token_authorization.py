@@ -36,6 +36,11 @@ _BY_SCOPES_AND_TOOLS = (SCOPES_RULE, CAPABILITIES_RULE)
 _BY_RECONCILIATION = (RECONCILIATION_RULE,)
 
 
+def list_visible_tools(caller: Caller) -> list[str] | None:
+    """List the tools that a token may see, for a statement that filters by them; None if it hides none."""
+    return None if caller.capabilities is None else sorted({each.tool for each in caller.capabilities})
+
+
 def is_tool_visible(caller: Caller, full_name: str) -> bool:
     """Tell whether a token may see a tool. A token that lists tools hides all others as if they did not exist."""
     capabilities = caller.capabilities
@@ -117,26 +122,43 @@ def _require_capability(caller: Caller, contract: Contract, is_in_range: Callabl
 
 
 def require_full_admin(caller: Caller) -> None:
-    """Require an administrator whose token is not limited to weaker effects than destructive ones."""
+    """Require an administrator whose token is not limited: to tools, to weaker effects than destructive ones, or by
+    constraints.
+    """
     require_admin(caller)
     _require_unlimited(caller)
 
 
 def require_full_operator(caller: Caller) -> None:
-    """Require an operator or administrator whose token is not limited to weaker effects than destructive ones."""
+    """Require an operator or administrator whose token is not limited, as `require_full_admin` does."""
     if not caller.can_operate:
         raise _build_missing_scope(OPERATE_SCOPE, OPERATE_RULE)
+    _require_all_tools(caller)
     _require_unlimited(caller)
 
 
 def require_admin(caller: Caller) -> None:
-    """Require the administrator scope."""
+    """Require an administrator whose token names no tools: what follows is about all of them."""
+    require_admin_scope(caller)
+    _require_all_tools(caller)
+
+
+def require_auditor(caller: Caller) -> None:
+    """Require an auditor, an operator or an administrator whose token names no tools: what follows tells of all."""
+    require_auditor_scope(caller)
+    _require_all_tools(caller)
+
+
+def require_admin_scope(caller: Caller) -> None:
+    """Require an administrator. What follows shows only tools that the token may see: see `is_tool_visible`."""
     if not caller.is_admin:
         raise _build_missing_scope(ADMIN_SCOPE, ADMIN_RULE)
 
 
-def require_auditor(caller: Caller) -> None:
-    """Require a caller who may read the tenant: an auditor, an operator or an administrator."""
+def require_auditor_scope(caller: Caller) -> None:
+    """Require a caller who may read the tenant: an auditor, an operator or an administrator. What follows shows only
+    tools that the token may see: see `is_tool_visible`.
+    """
     if not caller.is_auditor:
         raise _build_missing_scope(AUDIT_SCOPE, AUDIT_RULE)
 
@@ -146,6 +168,15 @@ def _build_missing_scope(scope: str, rule: str) -> ScopeMissing:
         f"this needs the scope {scope}",
         details={"missing_scopes": [scope], "required_scopes": [scope], "rule": rule},
     )
+
+
+def _require_all_tools(caller: Caller) -> None:
+    if caller.capabilities is not None:
+        raise VersionNotInCapability(
+            "this is about all tools of the tenant, but the token is limited to some of them",
+            details={"rule": CAPABILITIES_RULE},
+            advice="Ask for a token that names no tools.",
+        )
 
 
 def _require_unlimited(caller: Caller) -> None:

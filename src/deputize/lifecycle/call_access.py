@@ -15,7 +15,7 @@ from deputize.core.caller import Caller
 from deputize.core.contract.contract import Effects
 from deputize.core.grant_constraints import load_constraints
 from deputize.core.value_types import frozen
-from deputize.govern.token_authorization import is_tool_visible
+from deputize.govern.token_authorization import is_tool_visible, list_visible_tools
 from deputize.lifecycle.recording.stored_call import is_recorded_maker
 from deputize.lifecycle.runtime import Runtime
 
@@ -109,7 +109,7 @@ def _build_filter(caller: Caller, hidden_tools: set[str]) -> CallFilter:
     return CallFilter(
         user=None if caller.is_admin else caller.user,
         agent=None if caller.is_admin or not caller.agents else caller.agent_key,
-        tools=None if caller.capabilities is None else sorted({each.tool for each in caller.capabilities}),
+        tools=list_visible_tools(caller),
         classes=None if caller.is_admin else _list_classes(caller),
         hidden_tools=sorted(hidden_tools | (set() if caller.is_admin else _list_constrained_tools(caller))),
     )

@@ -28,7 +28,7 @@ from deputize.govern.identity.sessions import ConsoleSession
 from deputize.govern.identity.token_verifier import TokenVerifier
 from deputize.govern.kill_switches import KillSwitch, SwitchKind
 from deputize.govern.policy.policy_parser import PolicyFile
-from deputize.govern.token_authorization import require_admin, require_full_operator
+from deputize.govern.token_authorization import require_admin, require_admin_scope, require_full_operator
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.contract_tests import ContractTestClaim, ContractTests, ReportedCase
@@ -117,6 +117,7 @@ __all__ = [
     "extract_structured_schema",
     "list_references",
     "require_admin",
+    "require_admin_scope",
     "require_full_operator",
     "translate_error",
 ]

@@ -213,6 +213,57 @@ async def test_what_a_token_does_not_cover_answers_like_what_does_not_exist(kind
     assert {*calls} <= {each["call_id"] for each in (await gateway.get("/v1/calls")).json()["calls"]}
 
 
+# Not there, and as like the tools that the token shows.
+LIKE_OURS = "shop.renabe_user"
+EVERY_TOOL_NAME = re.compile(r"shop\.(?!get_user\b)[a-z_]+")
+# Reads that need a body, of the tool that the token hides.
+READS_WITH_BODY: dict[str, Any] = {
+    "/v1/policies/simulate": {"tool": OURS, "caller": {"user": "ana"}, "arguments": {}},
+    "/v1/policies/check": {"files": []},
+    "/v1/policies/backtest": {"files": []},
+}
+# Acts on the tool that the token hides, or on all.
+ACTS: list[tuple[str, str, Any]] = [
+    ("post", "/v1/switches", {"kind": "tool", "value": OURS, "off": True, "reason": "x"}),
+    ("post", "/v1/revocations", {"kind": "user", "value": "nobody", "reason": "x"}),
+    ("post", f"/v1/tools/{OURS}/versions/{VERSION}/state", {"state": "disabled"}),
+    ("put", "/v1/policies", {"files": []}),
+    ("put", f"/v1/tools/{OURS}/versions/{VERSION}/deprecation", {}),
+    ("delete", f"/v1/tools/{OURS}/versions/{VERSION}/deprecation", None),
+]
+
+
+@pytest.mark.parametrize("scope", [ADMIN, "deputize:operate", "deputize:audit"])
+async def test_a_token_for_one_tool_neither_sees_nor_administers_another(
+    scope: str, gateway: HttpGateway, our_call: str, our_task: str
+) -> None:
+    root, limited = gateway.token("root", scopes=[ADMIN]), gateway.token(tools={"shop.get_user": "*"}, scopes=[scope])
+    switch = {"kind": "tool", "value": "shop.hidden_user", "reason": "x"}
+    assert (await gateway.post("/v1/switches", {**switch, "off": True}, token=root)).status_code == 200
+    for verb, path in _list_routes():
+        if verb != "get" or path.startswith(("/.well-known", "/log/", "/t/", "/v1/audit/tail")):
+            continue
+        # A name that is asked for comes back; that it answers like an unknown one is shown below.
+        filled = path.format(call_id=our_call, task_id=our_task, approval_id=our_task, entry_id=our_call, name="NAME",
+            grant_id=our_call, erasure_id=our_call, version=VERSION)  # fmt: skip
+        answer = await gateway.get(filled, token=limited)
+        assert answer.status_code < 500, (path, answer.text)
+        assert EVERY_TOOL_NAME.findall(answer.text) == [], path
+        if "/tools/{name}" in path:
+            known, unknown = [await gateway.get(path.format(name=each, version=VERSION), token=limited)
+                              for each in (OURS, LIKE_OURS)]  # fmt: skip
+            assert _strip_ids(known, OURS) == _strip_ids(unknown, LIKE_OURS), path
+    for path, body in READS_WITH_BODY.items():
+        answer = await gateway.post(path, body, token=limited)
+        assert answer.status_code in (403, 404), (path, answer.text)
+        assert EVERY_TOOL_NAME.findall(answer.text.replace(OURS, "")) == [], path
+    for verb, path, body in ACTS:
+        headers = {"authorization": f"Bearer {limited}"}
+        answer = await gateway.http.request(verb.upper(), path, json=body, headers=headers)
+        assert answer.status_code == 403, (path, answer.text)
+    assert (await gateway.post("/v1/switches", {**switch, "off": False}, token=root)).status_code in (200, 403)
+
+
 async def test_a_delegation_ends_itself_and_what_it_passed_on_and_no_other(gateway: HttpGateway) -> None:
     own, other = [(await gateway.post_exchange(tools=ONE_READ)).json() for _ in range(2)]
     passed_on = (await gateway.post_exchange(own["access_token"], agent="typist")).json()

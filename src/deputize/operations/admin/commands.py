@@ -33,8 +33,10 @@ from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 from deputize.govern.policy.policy_proposals import PolicyProposal
 from deputize.govern.token_authorization import (
+    is_tool_visible,
     require_admin,
     require_auditor,
+    require_auditor_scope,
     require_full_admin,
     require_full_operator,
 )
@@ -177,7 +179,7 @@ class Commands:
         It may name only functions that are loaded for its tenant, or none: registering a tool must not let anyone
         choose what code runs, nor find out what others run.
         """
-        require_admin(caller)
+        require_full_admin(caller)
         contract = await judge_manifest(manifest, partial(self._runtime.admin_jobs.run_job, caller.tenant))
         if contract.handler.driver == NO_DRIVER:
             return contract, await self.register_tool(caller, contract, is_judged=True)
@@ -315,11 +317,12 @@ class Commands:
         return await change_authority(self._runtime, caller, command, value, act, is_tightening=off)
 
     async def list_switches(self, caller: Caller) -> list[kill_switches.KillSwitch]:
-        """List what is off, who turned it off, and why."""
-        require_auditor(caller)
+        """List what is off, who turned it off, and why; of tools, those that the token may see."""
+        require_auditor_scope(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            return await kill_switches.load_switches(connection, caller.tenant)
+            switches = await kill_switches.load_switches(connection, caller.tenant)
+        return [each for each in switches if each.kind != "tool" or is_tool_visible(caller, each.value)]
 
     async def find_switch(
         self, caller: Caller, kind: kill_switches.SwitchKind, value: str
@@ -368,7 +371,7 @@ class Commands:
 
         Activating the current set again changes nothing.
         """
-        require_admin(caller)
+        require_full_admin(caller)
         # Reload: another gateway may have activated other policies a moment ago.
         authority = await self._runtime.authority.reload_tenant(caller.tenant)
         digest = await active_policies.compute_digest_off_loop(files)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -17,7 +18,7 @@ from deputize.core.contract.deprecation import GRACE, QUIET_TIME, REPORT_TIME, D
 from deputize.core.contract.names import to_full_name
 from deputize.core.errors import MalformedRequest, VersionInUse, VersionNotFound
 from deputize.govern.approvals.confirmation_codes import DocumentChange
-from deputize.govern.token_authorization import require_admin, require_full_admin
+from deputize.govern.token_authorization import is_tool_visible, require_admin_scope, require_full_admin
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.pool import Connection
@@ -96,11 +97,12 @@ class Deprecations:
 
     async def report_usage(self, caller: Caller, name: str, version: str) -> dict[str, Any]:
         """Report who called a deprecated version in the last seven days, and when it can be retired."""
-        require_admin(caller)
+        require_admin_scope(caller)
         runtime = self._runtime
         authority = await runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
         full_name, now = to_full_name(name), runtime.clock.now()
+        authority.tools.get_entry(full_name, visible=partial(is_tool_visible, caller))
         tool_version = find_version(authority.tools, full_name, version)
         await runtime.deprecated_uses.store_uses(runtime.store)
         async with runtime.store.read_transaction(caller.tenant) as connection:

@@ -19,7 +19,13 @@ from deputize.core.caller import Caller, Epochs, parse_nearest_agent
 from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
-from deputize.govern.token_authorization import ADMIN_RULE, OPERATE_RULE, require_auditor, require_full_operator
+from deputize.govern.token_authorization import (
+    ADMIN_RULE,
+    OPERATE_RULE,
+    list_visible_tools,
+    require_auditor_scope,
+    require_full_operator,
+)
 from deputize.lifecycle.recording.human_tasks import TaskKind
 from deputize.lifecycle.recording.settlement import (
     SETTLED_ELSEWHERE,
@@ -53,10 +59,12 @@ class HumanTasks:
         before: str | None = None,
         limit: int = 50,
     ) -> list[dict[str, Any]]:
-        """List tasks, newest first; by default the open ones."""
+        """List tasks about tools that the token may see, newest first; by default the open ones."""
         await self._check_auditor(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            rows = await connection.fetch(_SQL["list_human_tasks"], caller.tenant, state, kind, before, limit)
+            rows = await connection.fetch(
+                _SQL["list_human_tasks"], caller.tenant, state, kind, before, limit, list_visible_tools(caller)
+            )
         return [_describe_task(row) for row in rows]
 
     async def show_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
@@ -129,7 +137,7 @@ class HumanTasks:
         return _describe_task(await _load_row(connection, caller, task_id))
 
     async def _check_auditor(self, caller: Caller) -> None:
-        require_auditor(caller)
+        require_auditor_scope(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
 
 
@@ -144,7 +152,11 @@ async def _load_row(connection: Connection, caller: Caller, task_id: str) -> asy
         task_uuid = str(UUID(task_id))
     except ValueError:
         task_uuid = None
-    row = None if task_uuid is None else await connection.fetchrow(_SQL["load_human_task"], caller.tenant, task_uuid)
+    row = (
+        None
+        if task_uuid is None
+        else await connection.fetchrow(_SQL["load_human_task"], caller.tenant, task_uuid, list_visible_tools(caller))
+    )
     if row is None:
         raise HumanTaskNotFound("no task has this id")
     return row

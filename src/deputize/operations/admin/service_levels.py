@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -16,7 +17,7 @@ from deputize.core.errors import ToolRequiresSetup
 from deputize.evidence.call_measurements import MICROSECONDS, CallEnd, Measurement, load_measurements
 from deputize.evidence.objective_levels import compute_p99, compute_share, judge_objectives
 from deputize.evidence.timeout_advice import MAX_TIMEOUT_SHARE, advise_timeout
-from deputize.govern.token_authorization import require_admin
+from deputize.govern.token_authorization import is_tool_visible, require_admin, require_admin_scope
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.deprecations import find_version
 from deputize.store.pool import CONNECTION_ERRORS
@@ -33,11 +34,11 @@ class ServiceLevels:
 
     async def report_levels(self, caller: Caller, name: str, version: str | None, days: int) -> dict[str, Any]:
         """Report what was measured of a tool's versions in the last days, beside what each contract declares."""
-        require_admin(caller)
+        require_admin_scope(caller)
         runtime, full_name = self._runtime, to_full_name(name)
         authority = await runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
-        entry = authority.tools.get_entry(full_name)
+        entry = authority.tools.get_entry(full_name, visible=partial(is_tool_visible, caller))
         if version is not None:
             find_version(authority.tools, entry.name, version)
         await runtime.call_measurements.store_measurements(runtime.store)

@@ -12,7 +12,7 @@ from deputize.evidence.call_measurements import Measurement
 from deputize.evidence.health_score import WINDOW, HealthScore, load_recent_measurements, score_health
 from deputize.execute.circuits.circuit import CircuitState
 from deputize.execute.circuits.storage import report_circuits
-from deputize.govern.token_authorization import require_admin
+from deputize.govern.token_authorization import list_visible_tools, require_admin_scope
 from deputize.lifecycle.runtime import Runtime
 
 # Of more tools, those with most errors are reported.
@@ -26,14 +26,14 @@ class ToolHealth:
 
     async def report_health(self, caller: Caller) -> dict[str, Any]:
         """Report the health of the tools that were called lately, the worst first, and the paused services."""
-        require_admin(caller)
+        require_admin_scope(caller)
         runtime = self._runtime
         authority = await runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
         await runtime.call_measurements.store_measurements(runtime.store)
         async with runtime.store.read_transaction(caller.tenant) as connection:
             measurements = await load_recent_measurements(
-                connection, caller.tenant, runtime.clock.now(), limit=_MAX_TOOLS
+                connection, caller.tenant, runtime.clock.now(), tools=list_visible_tools(caller), limit=_MAX_TOOLS
             )
             circuits = await report_circuits(connection, caller.tenant, _MAX_CIRCUITS)
         scores = await asyncio.to_thread(_score_tools, authority.tools, measurements)

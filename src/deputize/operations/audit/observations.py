@@ -19,7 +19,7 @@ from deputize.core.errors import TokenExpired, Unavailable
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.observation.observed_call import MAX_TEXT_LENGTH
 from deputize.govern.observation.report import report_job
-from deputize.govern.token_authorization import require_admin
+from deputize.govern.token_authorization import require_admin_scope
 from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader
 from deputize.store.queries import load_statements
@@ -45,7 +45,7 @@ class Observations:
 
     async def report_calls(self, caller: Caller, since: datetime | None = None) -> dict[str, Any]:
         """Report the calls of the tenant since a time, by default of the last seven days."""
-        require_admin(caller)
+        require_admin_scope(caller)
         reader = self._reader
         start = since or reader.runtime.clock.now() - DEFAULT_PERIOD
         start = start if start.tzinfo else start.replace(tzinfo=UTC)

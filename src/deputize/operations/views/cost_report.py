@@ -12,6 +12,7 @@ from deputize.core.contract.prices import CostComponent
 from deputize.core.errors import MalformedRequest
 from deputize.core.subject import AGENT_PREFIX
 from deputize.evidence.call_costs import KEPT_COST_DAYS, CostDimension, CostFilter, CostSum, load_costs
+from deputize.govern.token_authorization import list_visible_tools
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
@@ -58,11 +59,12 @@ class CostReport:
 
 def _limit_view(caller: Caller) -> CostFilter:
     """Limit costs to what the caller may see."""
+    tools = list_visible_tools(caller)
     if caller.is_admin:
-        return CostFilter()
+        return CostFilter(tools=tools)
     # Without pseudonyms nothing is theirs.
     user = caller.pseudonyms[0] if caller.pseudonyms else ""
-    return CostFilter(user=user, chain=caller.pseudonyms if caller.agents else None)
+    return CostFilter(user=user, chain=caller.pseudonyms if caller.agents else None, tools=tools)
 
 
 async def _load_names(connection: Connection, sums: Iterable[CostSum]) -> dict[str, str]:

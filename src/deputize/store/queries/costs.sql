@@ -31,7 +31,7 @@ set calls = c.calls + excluded.calls,
     human_review_cost = c.human_review_cost + excluded.human_review_cost;
 
 -- name: list_costs
--- The costs of a tenant since a day, of all callers, of a user or of one chain. For each currency a row without a group,
+-- The costs of a tenant since a day, of all callers, of a user or of one chain, and of some tools or all. For each currency a row without a group,
 -- the sum of all, then the groups that cost most.
 with costs as (
     select case $5::text
@@ -43,7 +43,7 @@ with costs as (
            end as group_name, c.*
     from deputize.call_costs c
     where c.tenant = $1 and c.day >= $2::date and ($3::text is null or c.caller[1] = $3)
-      and ($4::text[] is null or c.caller = $4)
+      and ($4::text[] is null or c.caller = $4) and ($7::text[] is null or c.tool = any($7))
 ), sums as (
     select grouping(group_name) = 1 as is_sum, currency, group_name, sum(calls)::bigint as calls,
            sum(compute_seconds) as compute_seconds, sum(storage_bytes) as storage_bytes,

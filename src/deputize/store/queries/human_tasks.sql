@@ -14,13 +14,16 @@ with found as (
 select id from found union all select id from opened;
 
 -- name: list_human_tasks
--- Newest first, below a cursor, with the present state of their calls. Reads have no row in calls.
+-- Newest first, below a cursor, with the present state of their calls. Reads have no row in calls. Of some tools, or of
+-- all.
 select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.resolved_at, t.resolved_by, t.resolution,
        t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
 from deputize.human_tasks t
 left join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
 where t.tenant = $1 and t.kind <> 'approval' and ($2::text is null or t.state = $2)
       and ($3::text is null or t.kind = $3) and ($4::uuid is null or t.id < $4)
+      and ($6::text[] is null
+           or coalesce(k.tool, convert_from(t.question, 'utf8')::jsonb #>> '{tool,name}') = any($6))
 order by t.id desc
 limit $5;
 
@@ -29,7 +32,9 @@ select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.re
        t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
 from deputize.human_tasks t
 left join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
-where t.tenant = $1 and t.id = $2 and t.kind <> 'approval';
+where t.tenant = $1 and t.id = $2 and t.kind <> 'approval'
+      and ($3::text[] is null
+           or coalesce(k.tool, convert_from(t.question, 'utf8')::jsonb #>> '{tool,name}') = any($3));
 
 -- name: resolve_human_task
 update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = $3, resolution = $4, reason = $5

@@ -87,7 +87,7 @@ set calls = m.calls + excluded.calls,
 with tools as (
     select name, sum(errors) as errors, sum(calls) as calls
     from deputize.recent_measurements
-    where tenant = $1 and minute >= $2
+    where tenant = $1 and minute >= $2 and ($4::text[] is null or name = any($4))
     group by name
     order by 2 desc, 3 desc, name
     limit $3

@@ -44,7 +44,7 @@ from deputize.interfaces.rest.policies.policy_models import (
     SimulatedDecisionModel,
     SimulationBody,
 )
-from deputize.operations.gateway import PolicyFile, require_admin
+from deputize.operations.gateway import PolicyFile, require_admin_scope
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"])
 decisions = APIRouter(prefix="/v1/calls", tags=["calls"])
@@ -187,7 +187,7 @@ async def _read_policy_files(
 
 
 async def _read_admin_body(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Any:
-    require_admin(caller)
+    require_admin_scope(caller)
     return await read_json_body(request, gateway, max_bytes=_MAX_BODY_BYTES)
 
 

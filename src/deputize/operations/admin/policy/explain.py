@@ -30,7 +30,13 @@ from deputize.govern.policy.checks.policy_cases import CaseInput
 from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
-from deputize.govern.token_authorization import SCOPES_RULE, require_admin, require_auditor
+from deputize.govern.token_authorization import (
+    SCOPES_RULE,
+    is_tool_visible,
+    require_admin,
+    require_admin_scope,
+    require_auditor,
+)
 from deputize.lifecycle.call_access import may_reach, may_read_entry
 from deputize.lifecycle.recording.call_history import CallHistory, load_call_history
 from deputize.lifecycle.runtime import Runtime
@@ -141,10 +147,10 @@ class PolicyExplanations:
 
         Whether a token would be enough is not asked, and no other engine is consulted.
         """
-        require_admin(caller)
+        require_admin_scope(caller)
         authority = await self._load_authority(caller)
         checked_case = _check_case(case)
-        contract = authority.tools.get_entry(str(checked_case["tool"])).name
+        contract = authority.tools.get_entry(str(checked_case["tool"]), visible=partial(is_tool_visible, caller)).name
         version = await authority.tools.resolve_version(contract).load_tool()
         policies = authority.policy.policies
         request = {
