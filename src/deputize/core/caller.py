@@ -175,6 +175,16 @@ class Caller:
         """
         return user == self.user and (not self.agents or agent_key == self.agent_key)
 
+    def is_delegate_of(self, user: str, agent_key: str) -> bool:
+        """Tell whether this caller's delegation was made from the one of a stored call, or by the user who made it."""
+        if user != self.user or not self.agents:
+            return False
+        if not agent_key:
+            return True
+        chain, _, grant = agent_key.partition(GRANT_SEPARATOR)
+        # Without a delegation nothing tells the agents of one name apart.
+        return grant in self.grants[1:] and f"{AGENT_SEPARATOR}{self.agent_chain}".endswith(f"{AGENT_SEPARATOR}{chain}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epochs:

@@ -74,6 +74,22 @@ async def may_read_entry(
     return await is_within_token(runtime, caller, tool, entry.get("version"), entry.get("mutation_class"))
 
 
+async def may_read_result(
+    runtime: Runtime, caller: Caller, tool: str, maker_user: str, maker_agent: str | None
+) -> bool:
+    """Tell whether the caller may read the stored result of a call: its maker, their user, and those whom the maker
+    delegated to. `maker_agent` is None if it is not known by which delegation the call was made.
+    """
+    if maker_agent is None:
+        is_allowed = maker_user == caller.user and not caller.agents
+    elif caller.is_maker_of(maker_user, maker_agent):
+        is_allowed = True
+    else:
+        # The arguments cannot be compared with the constraints of a delegation by which they were not sent.
+        is_allowed = caller.is_delegate_of(maker_user, maker_agent) and tool not in _list_tools_in_constraints(caller)
+    return is_allowed and await is_within_token(runtime, caller, tool)
+
+
 @frozen
 class CallFilter:
     """What a list of calls is limited to, as its statement takes it; None limits nothing."""
@@ -128,4 +144,8 @@ def _list_constrained_tools(caller: Caller) -> set[str]:
     """
     if caller.grants:
         return set()
+    return _list_tools_in_constraints(caller)
+
+
+def _list_tools_in_constraints(caller: Caller) -> set[str]:
     return {tool for text in caller.constraints for tool in load_constraints(text).arguments}

@@ -33,7 +33,7 @@ from deputize.execute.service_gate import ServicePermit
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.cached_reads import find_cached_read
-from deputize.lifecycle.call_access import is_within_token
+from deputize.lifecycle.call_access import may_read_result
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim, find_stored_outcome
 from deputize.lifecycle.fallback import execute_with_fallback
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
@@ -372,7 +372,7 @@ class _Dispatch:
             report_progress=call.request.report_progress if active_run is None else active_run.report_progress,
             should_stop=None if active_run is None else active_run.is_stopping,
             save_checkpoint=self._choose_save(),
-            covers_tool=partial(is_within_token, self.runtime, call.caller),
+            may_read_result=partial(may_read_result, self.runtime, call.caller),
         )
         if credential is None:
             return context

@@ -92,7 +92,7 @@ async def _try_to_store(
         # A repeated key gets this outcome again, and cannot have the tool make the result again.
         seconds = max(seconds, float(contract.window_seconds))
     owner = ResultOwner(
-        tenant=caller.tenant, call_id=call_id, tool=contract.full_name, user=caller.user, agents=caller.agents
+        tenant=caller.tenant, call_id=call_id, tool=contract.full_name, user=caller.user, agent_key=caller.agent_key
     )
     try:
         remaining_seconds = validated.deadline.remaining_seconds(runtime.clock.monotonic())

@@ -1001,6 +1001,7 @@ CREATE TABLE deputize.results (
     sealed bytea,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
+    caller_agent text,
     CONSTRAINT results_bytes_check CHECK ((bytes >= 0))
 );
 ALTER TABLE ONLY deputize.results

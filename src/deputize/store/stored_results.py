@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
+from deputize.core.caller import parse_agents
 from deputize.core.clock import Clock
 from deputize.core.results.document import ChunkSource, Index
 from deputize.core.value_types import frozen
@@ -36,19 +37,16 @@ _HOLDS = load_statements("holds")
 
 @frozen
 class ResultOwner:
-    """The call that a result belongs to, and who made it."""
+    """The call that a result belongs to, and who made it.
+
+    `agent_key` is the chain of agents and the delegation they acted by; None if the result is older than its column.
+    """
 
     tenant: str
     call_id: str
     tool: str
     user: str
-    agents: tuple[str, ...]
-
-    def may_be_read_by(self, user: str, agents: tuple[str, ...]) -> bool:
-        """Tell whether a caller may read the result: who made the call, whom they delegated to, or their user."""
-        if user != self.user:
-            return False
-        return not agents or agents[len(agents) - len(self.agents) :] == self.agents
+    agent_key: str | None
 
 
 @frozen
@@ -94,7 +92,7 @@ class StoredResults:
             async with self._store.write_transaction() as connection:
                 expires_at: datetime = await connection.fetchval(
                     _SQL["insert_result"], owner.tenant, reference, owner.call_id, owner.tool, owner.user,
-                    list(owner.agents), size, is_redacted, seconds,
+                    owner.agent_key, list(parse_agents(owner.agent_key or "")), size, is_redacted, seconds,
                 )  # fmt: skip
             visible_index, count = await self._write_chunks(keys, reference, visible, 0)
             indexes = {"visible": visible_index, "original": None, "original_start": count}
@@ -136,7 +134,7 @@ class StoredResults:
                 call_id=str(row["call_id"]),
                 tool=row["tool"],
                 user=row["caller_user"],
-                agents=tuple(row["caller_agents"]),
+                agent_key=row["caller_agent"],
             ),
             bytes=row["bytes"],
             is_redacted=row["is_redacted"],

@@ -143,20 +143,35 @@ async def test_what_is_read_has_an_audit_entry_like_any_call(lab: GatewayLab) ->
 
 async def test_only_the_caller_and_its_delegates_can_read(lab: GatewayLab) -> None:
     ana = await lab.make_caller()
-    agent, helper = (replace(ana, agents=each) for each in (("planner",), ("helper", "planner")))
-    other_agent = replace(ana, agents=("other",))
+    agent = replace(ana, agents=("planner",), grants=("g1",))
+    helper = replace(ana, agents=("helper", "planner"), grants=("g2", "g1"))
     reference = (await call(lab, "dump", 5_000, by=agent))["result"]["reference"]
     for reader in (agent, helper, ana):
         assert (await try_read(lab, reference, reader)).state is State.SUCCEEDED
+    # An agent of the same names by another delegation, one that passed on to itself, and one whose own delegation
+    # constrains the arguments that it did not send.
+    constraints = ('{"arguments":{"lab.dump":{"count":{"const":1}}}}',)
+    same_names = replace(agent, grants=("g3",))
+    other_agents = (
+        replace(ana, agents=("other",), grants=("g4",)), same_names, replace(helper, grants=("g5", "g3")),
+        replace(ana, agents=("planner",)), replace(helper, constraints=constraints),
+    )  # fmt: skip
     for_reading_only = replace(agent, capabilities=(Capability(tool="results.read"),))
-    strangers = (await lab.make_caller("eve"), other_agent, for_reading_only)
+    strangers = (await lab.make_caller("eve"), *other_agents, for_reading_only)
     refusals = [await try_read(lab, reference, each) for each in strangers]
     refusals.append(await try_read(lab, "result_" + "0" * 32))
     assert {error_slug(each) for each in refusals} == {"tool-precondition"}
     errors = [parse_body(each)["error"] | {"trace_id": None} for each in refusals]
-    assert errors[0] == errors[1] == errors[2] == errors[3], (
-        "another caller's reference looks like one that does not exist"
-    )
+    assert all(each == errors[0] for each in errors), "another caller's reference looks like one that does not exist"
+
+
+async def test_a_result_from_before_delegations_were_stored_is_read_by_its_user_alone(lab: GatewayLab) -> None:
+    ana = await lab.make_caller()
+    agent = replace(ana, agents=("planner",), grants=("g1",))
+    reference = (await call(lab, "dump", 5_000, by=agent))["result"]["reference"]
+    await lab.db.execute("update deputize.results set caller_agent = null where reference = $1", reference)
+    assert (await try_read(lab, reference, agent)).state is not State.SUCCEEDED
+    assert (await try_read(lab, reference, ana)).state is State.SUCCEEDED
 
 
 async def test_another_tenant_cannot_read(lab: GatewayLab) -> None:

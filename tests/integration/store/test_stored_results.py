@@ -37,7 +37,7 @@ async def stored_results(fresh_database: str) -> AsyncIterator[StoredResults]:
 
 
 async def store_result(stored_results: StoredResults, tenant: str, value: Any) -> StoredReference:
-    owner = ResultOwner(tenant=tenant, call_id=Clock().new_id(), tool="lab.export", user="ana", agents=())
+    owner = ResultOwner(tenant=tenant, call_id=Clock().new_id(), tool="lab.export", user="ana", agent_key="")
     return await stored_results.store_result(owner, value, value, size=100, seconds=3600)
 
 

@@ -269,8 +269,8 @@ class ToolContext:
     save_checkpoint: SaveCheckpoint | None = field(default=None, repr=False)
     report_progress: Callable[[ToolProgress], None] | None = field(default=None, repr=False)
     should_stop: Callable[[], bool] | None = field(default=None, repr=False)
-    # Whether the caller's token covers the calls of another tool; for tools that read what was recorded of them.
-    covers_tool: Callable[[str], Awaitable[bool]] | None = field(default=None, repr=False)
+    # Whether the caller may read the stored result of a call: of which tool, and by which user, agents and delegation.
+    may_read_result: Callable[[str, str, str | None], Awaitable[bool]] | None = field(default=None, repr=False)
 
     @property
     def is_cancel_requested(self) -> bool:

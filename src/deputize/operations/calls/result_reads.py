@@ -72,9 +72,10 @@ class ResultReads:
     async def _find_own_result(self, context: ToolContext, reference: str) -> StoredResult:
         """Find a result that the caller may read; another caller's looks as if there were none."""
         result = await self._results.find_result(context.tenant, reference)
-        if result is None or not result.owner.may_be_read_by(context.user, context.agents):
+        if result is None or context.may_read_result is None:
             raise ToolPrecondition(_NOT_FOUND, advice=_NOT_FOUND_ADVICE)
-        if context.covers_tool is None or not await context.covers_tool(result.owner.tool):
+        owner = result.owner
+        if not await context.may_read_result(owner.tool, owner.user, owner.agent_key):
             raise ToolPrecondition(_NOT_FOUND, advice=_NOT_FOUND_ADVICE)
         if result.is_expired:
             raise ToolPrecondition("the reference expired", advice="Call the tool that gave it again.")

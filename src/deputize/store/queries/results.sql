@@ -1,9 +1,10 @@
 -- Results that are stored behind references: store/stored_results.py.
 
 -- name: insert_result
+-- The names of the agents are for the previous release, which compares them.
 insert into deputize.results
-    (tenant, reference, call_id, tool, caller_user, caller_agents, bytes, is_redacted, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp() + make_interval(secs => $9))
+    (tenant, reference, call_id, tool, caller_user, caller_agent, caller_agents, bytes, is_redacted, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp() + make_interval(secs => $10))
 returning expires_at;
 
 -- name: insert_result_chunks
@@ -16,7 +17,7 @@ returning true;
 
 -- name: load_result
 -- One that is not complete cannot be read: its process is storing it still, or died.
-select call_id, tool, caller_user, caller_agents, bytes, is_redacted, sealed, expires_at,
+select call_id, tool, caller_user, caller_agent, bytes, is_redacted, sealed, expires_at,
        expires_at <= clock_timestamp() as is_expired
 from deputize.results where tenant = $1 and reference = $2 and sealed is not null;
 
