@@ -7,7 +7,9 @@ from uuid import UUID
 
 from deputize.acts.act import commit_act, commit_operator_act
 from deputize.core.caller import Caller
-from deputize.core.errors import DeliveryNotFound, UnsealFailed
+from deputize.core.errors import DeliveryNotFound, MalformedRequest, UnsealFailed
+from deputize.core.settings.events import APPROVALS_KEY
+from deputize.execute.egress import normalize_host
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.lifecycle.callbacks import get_callback_host, parse_callback
 from deputize.lifecycle.runtime import Runtime
@@ -25,16 +27,31 @@ class WebhookAdmin:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def show_key(self, caller: Caller, name: str) -> dict[str, str]:
-        """Show the key to an operator and record that: whoever has it can sign in the gateway's name."""
+    async def show_key(self, caller: Caller, name: str, host: str | None = None) -> dict[str, str | None]:
+        """Show the key to an operator and record that: whoever has it can sign in the gateway's name.
+
+        With a host it is the key of callbacks to it, without one that of an event sink or of approval requests.
+        """
         require_full_admin(caller)
+        host = None if host is None else normalize_host(host)
+        self._require_name(name, host)
         keys = await self._runtime.keys.load(caller.tenant)
 
         async def act(_: Connection, __: str | None) -> str:
-            return _SECRET_PREFIX + base64.b64encode(keys.derive_webhook_keys(name)[0]).decode()
+            return _SECRET_PREFIX + base64.b64encode(keys.derive_webhook_keys(name, callback_host=host)[0]).decode()
 
-        secret = await commit_operator_act(self._runtime, caller, "show_webhook_key", name, act)
-        return {"name": name, "secret": secret}
+        subject = name if host is None else f"{name} for {host}"
+        secret = await commit_operator_act(self._runtime, caller, "show_webhook_key", subject, act)
+        return {"name": name, "host": host, "secret": secret}
+
+    def _require_name(self, name: str, host: str | None) -> None:
+        sinks = [each.name for each in self._runtime.settings.events.sinks if each.kind == "webhook"]
+        if host is None and name not in (*sinks, APPROVALS_KEY):
+            raise MalformedRequest(
+                f"there is no event sink {name}, and callbacks to each host have a key of their own",
+                details={"field": "host", "names": [*sinks, APPROVALS_KEY]},
+                advice="For callbacks, say the host of the receiver: deputize webhooks key NAME --host HOST.",
+            )
 
     async def list_dead_letters(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
         require_admin(caller)

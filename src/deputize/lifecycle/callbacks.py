@@ -1,6 +1,7 @@
 """Check and sign callbacks that report the end of a run.
 
-Signed as Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`, with a key of the tenant.
+Signed as Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`, with a key of the tenant for the
+host.
 `operations/background/deliveries.py` sends them. The caller chooses the address, so it is not trusted: results are sent
 only to hosts that the operator named.
 """
@@ -10,7 +11,7 @@ import contextlib
 import hmac
 import ipaddress
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -87,12 +88,15 @@ def parse_callback(data: bytes) -> Callback:
     return Callback(url=fields["url"], secret=fields["secret"], include_result=fields["include_result"])
 
 
-def sign_delivery(keys: KeySet, name: str, delivery_id: str, seconds: int, body: bytes) -> dict[str, str]:
+def derive_callback_keys(keys: KeySet, callback: Callback) -> Sequence[bytes]:
+    """Derive the keys that sign a callback: of the name that it chose, for its host alone."""
+    return keys.derive_webhook_keys(callback.secret, callback_host=get_callback_host(callback))
+
+
+def sign_delivery(signing_keys: Sequence[bytes], delivery_id: str, seconds: int, body: bytes) -> dict[str, str]:
     """Build the signed headers of one attempt, with one signature per key version, so that rotation breaks nothing."""
     message = f"{delivery_id}.{seconds}.".encode() + body
-    signatures = (
-        base64.b64encode(hmac.digest(key, message, "sha256")).decode() for key in keys.derive_webhook_keys(name)
-    )
+    signatures = (base64.b64encode(hmac.digest(key, message, "sha256")).decode() for key in signing_keys)
     return {
         "webhook-id": delivery_id,
         "webhook-timestamp": str(seconds),

@@ -142,10 +142,16 @@ class KeySet:
             _webhook_roots={version: _derive_key(key, "webhooks") for version, key in data_keys.items()},
         )
 
-    def derive_webhook_keys(self, name: str) -> list[bytes]:
-        """Derive the keys that sign callbacks of this name, newest first: receivers may still use the previous one."""
+    def derive_webhook_keys(self, name: str, *, callback_host: str | None = None) -> list[bytes]:
+        """Derive the keys that sign webhooks, newest first: receivers may still use the previous one.
+
+        `name` is what an operator named: an event sink, or approvals. A callback's name and host are its caller's
+        choice, so its keys are others, and those of its host alone: what one receiver got is worth nothing at another.
+        """
+        # No name of a sink contains the separator.
+        message = name if callback_host is None else f"callback\0{name}\0{callback_host}"
         roots = sorted(self._webhook_roots.items(), reverse=True)
-        return [hmac.digest(root, name.encode(), "sha256") for _, root in roots]
+        return [hmac.digest(root, message.encode(), "sha256") for _, root in roots]
 
     def seal(self, call_id: str, kind: str, data: bytes) -> bytes:
         """Encrypt data; it can be decrypted only for the same tenant, call and kind."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.cli_process import BackgroundCommand, make_project, run_deputize
+from tests.acceptance.cli.cli_process import BackgroundCommand, make_project, run_as_operator, run_deputize
 
 pytestmark = [pytest.mark.requirement("INV-4"), pytest.mark.nightly]
 
@@ -162,9 +162,10 @@ def test_callbacks_are_refused_unless_allowed_and_failed_ones_are_listed(long_pr
     assert "No dead letters" in run_deputize("webhooks", "deadletters", folder=long_project).out
     unknown = run_deputize("webhooks", "retry", "nothing", folder=long_project)
     assert (unknown.code, "E3708" in unknown.err) == (1, True)
-    key = run_deputize("webhooks", "key", folder=long_project)
+    key = run_as_operator("webhooks", "key", "--host", "a.example", folder=long_project)
     assert key.out.startswith("whsec_")
-    assert run_deputize("webhooks", "key", "billing", "--json", folder=long_project).json["secret"] != key.out.strip()
+    other_key = run_as_operator("webhooks", "key", "approvals", "--json", folder=long_project)
+    assert other_key.json["secret"] != key.out.strip()
 
 
 def test_a_worker_beside_the_others_says_how_it_is_and_what_goes_on_without_it(long_project: Path) -> None:

@@ -236,6 +236,7 @@ SINK = {"name": "bus", "kind": "nats", "url": "nats://127.0.0.1:4222"}
         ({"url": "https://127.0.0.1"}, "begins with nats or tls"),
         ({"kind": "webhook"}, "begins with http or https"),
         ({"kind": "webhook", "url": "https://user:pass@receiver.example"}, "no user or password"),
+        ({"kind": "webhook", "url": "https://receiver.example", "name": "approvals"}, "the key of notifications"),
         ({"url": "nats://"}, "and a host"),
         ({"url": "nats://host:99999"}, "and a host"),
         ({"subject_prefix": "all.>"}, "pattern"),

@@ -13,6 +13,7 @@ from deputize.core.errors import CallbackRefused
 from deputize.core.settings import WebhookSettings
 from deputize.lifecycle.callbacks import (
     compute_delivery_backoff,
+    derive_callback_keys,
     parse_callback,
     require_callback_allowed,
     serialize_callback,
@@ -33,7 +34,7 @@ def _sign_body(keys: KeySet, name: str, delivery: str, at: int, body: bytes) -> 
 def test_anyone_who_holds_the_key_from_before_a_rotation_can_still_check(body: bytes, at: int) -> None:
     before = KeySet.from_data_keys("dev", {1: FIRST}, Clock())
     after = KeySet.from_data_keys("dev", {1: FIRST, 2: SECOND}, Clock())
-    marks = sign_delivery(after, "default", "d", at, body)["webhook-signature"].split(" ")
+    marks = sign_delivery(after.derive_webhook_keys("default"), "d", at, body)["webhook-signature"].split(" ")
     assert marks == [_sign_body(after, "default", "d", at, body), _sign_body(before, "default", "d", at, body)]
 
 
@@ -42,6 +43,20 @@ def test_names_tenants_and_purposes_have_keys_of_their_own() -> None:
     assert dev.derive_webhook_keys("a") != dev.derive_webhook_keys("b")
     assert dev.derive_webhook_keys("a") != KeySet.from_data_keys("other", {1: SECOND}, Clock()).derive_webhook_keys("a")
     assert dev.derive_webhook_keys("a")[0] not in (dev.fingerprint_key, dev.records_key)
+
+
+def test_no_callback_is_signed_with_the_key_of_a_sink_or_of_another_host() -> None:
+    dev = KeySet.from_data_keys("dev", {1: FIRST, 2: SECOND}, Clock())
+    callbacks = [
+        Callback(url=f"https://{host}/hook", secret=name)
+        for host in ("a.example", "b.example")
+        for name in ("siem", "approvals", "default")
+    ]
+    keys = [dev.derive_webhook_keys("siem"), dev.derive_webhook_keys("approvals")]
+    keys += [list(derive_callback_keys(dev, each)) for each in callbacks]
+    assert len({key for each in keys for key in each}) == 2 * len(keys)
+    same_host = Callback(url="https://A.example.:8443/other?x=1", secret="siem")
+    assert derive_callback_keys(dev, same_host) == derive_callback_keys(dev, callbacks[0])
 
 
 def test_a_callback_is_read_as_it_was_written() -> None:

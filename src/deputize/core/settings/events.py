@@ -1,13 +1,15 @@
 """Define where events are sent: `[[events.sinks]]`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from deputize.core.settings.base import SettingsSection
 
+# The name of the key that signs notifications of approval requests.
+APPROVALS_KEY: Final = "approvals"
 _SCHEMES = {"nats": ("nats", "tls"), "webhook": ("http", "https")}
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -66,6 +68,8 @@ class EventSinkSettings(SettingsSection):
             raise ValueError(f"the url of a {self.kind} sink begins with {' or '.join(_SCHEMES[self.kind])} and a host")
         if self.kind == "webhook" and url.username is not None:
             raise ValueError("the url of a webhook has no user or password: receivers verify the signature")
+        if self.kind == "webhook" and self.name == APPROVALS_KEY:
+            raise ValueError(f"no webhook is named {APPROVALS_KEY}: its receiver would have the key of notifications")
         return self
 
     @property

@@ -25,6 +25,7 @@ from deputize.lifecycle.callbacks import (
     CLOUDEVENTS_MEDIA_TYPE,
     SendWebhook,
     compute_delivery_backoff,
+    derive_callback_keys,
     is_trusted_host,
     parse_callback,
     sign_delivery,
@@ -142,7 +143,8 @@ class Deliveries(PeriodicTask):
                 return "the call is no longer stored", True
             callback = parse_callback(keys.unseal(call_id, "callback", call["request"]))
             body = await self._build_event(row, call, callback)
-            headers = sign_delivery(keys, callback.secret, str(row["id"]), runtime.clock.epoch_ms() // 1000, body)
+            signing_keys = derive_callback_keys(keys, callback)
+            headers = sign_delivery(signing_keys, str(row["id"]), runtime.clock.epoch_ms() // 1000, body)
             status = await self._send(
                 callback.url,
                 body,

@@ -17,9 +17,10 @@ from prometheus_client import generate_latest
 
 from deputize.app import open_gateway, open_worker
 from deputize.core.settings import ApprovalSettings, NotificationTarget, Settings, WebhookSettings
+from deputize.core.settings.events import APPROVALS_KEY
 from deputize.execute.egress import Egress
 from deputize.operations.approvals.escalation import ApprovalEscalator
-from deputize.operations.approvals.notifications.notifier import SIGNING_KEY_NAME, ApprovalNotifier
+from deputize.operations.approvals.notifications.notifier import ApprovalNotifier
 from tests.support.approval_lab import RULES, ApprovalLab
 from tests.support.gateway_lab import GatewayLab, lab_settings, wait_until
 from tests.support.scripted_tools import TOOLS
@@ -93,7 +94,7 @@ def read_counter(approval_lab: ApprovalLab, outcome: str) -> float:
 
 async def _is_signature_valid(approval_lab: ApprovalLab, request: ReceivedRequest) -> bool:
     """As any receiver of Standard Webhooks would."""
-    secret = (await approval_lab.lab.gateway.webhooks.show_key(await approval_lab.lab.make_admin(), SIGNING_KEY_NAME))[
+    secret = (await approval_lab.lab.gateway.webhooks.show_key(await approval_lab.lab.make_admin(), APPROVALS_KEY))[
         "secret"
     ]
     signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body

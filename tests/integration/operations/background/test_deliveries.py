@@ -20,6 +20,7 @@ from deputize.core.call import Callback
 from deputize.core.contract.contract import Effects, LifecycleState
 from deputize.core.errors import (
     DeliveryNotFound,
+    MalformedRequest,
     OperatorConfirmationRequired,
     Problem,
     ScopeMissing,
@@ -59,7 +60,8 @@ async def _submit_with_callback(lab: GatewayLab, tag: str, callback: Callback, t
 
 async def _is_signature_valid(lab: GatewayLab, request: ReceivedRequest, name: str = "default") -> bool:
     """As any receiver of Standard Webhooks would."""
-    secret = (await lab.gateway.webhooks.show_key(await lab.make_admin(), name))["secret"]
+    secret = (await lab.gateway.webhooks.show_key(await lab.make_admin(), name, "127.0.0.1"))["secret"]
+    assert secret is not None
     key = base64.b64decode(secret.removeprefix("whsec_"))
     told = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
     mark = base64.b64encode(hmac.digest(key, told, "sha256")).decode()
@@ -288,9 +290,14 @@ async def test_keys_and_dead_letters_are_for_administrators_and_shown_on_record(
         with pytest.raises(ScopeMissing):
             await asked
     admin = await lab.make_admin()
-    first = await lab.gateway.webhooks.show_key(admin, "default")
-    assert first == await lab.gateway.webhooks.show_key(admin, "default")
-    assert first["secret"] != (await lab.gateway.webhooks.show_key(admin, "billing"))["secret"]
+    show_key = lab.gateway.webhooks.show_key
+    first = await show_key(admin, "default", "A.example")
+    assert first == await show_key(admin, "default", "a.example")
+    others = [await show_key(admin, "billing", "a.example"), await show_key(admin, "default", "b.example")]
+    assert first["secret"] not in [each["secret"] for each in others]
+    # Without a host it would be the key of a sink of that name, and there is none.
+    with pytest.raises(MalformedRequest):
+        await show_key(admin, "default")
     entries = await lab.db.fetch("select entry from deputize.audit_entries where call_id is null")
     assert any(b'"command":"show_webhook_key"' in row["entry"] for row in entries)
 
@@ -309,7 +316,7 @@ async def test_the_key_that_signs_is_shown_to_an_operator_only(
     lab: GatewayLab, changes: dict[str, Any], refusal: type[Problem]
 ) -> None:
     with pytest.raises(refusal):
-        await lab.gateway.webhooks.show_key(replace(await lab.make_admin(), **changes), "billing")
+        await lab.gateway.webhooks.show_key(replace(await lab.make_admin(), **changes), "billing", "a.example")
 
 
 async def test_addresses_lie_sealed(lab: GatewayLab, receiver: WebhookReceiver) -> None:

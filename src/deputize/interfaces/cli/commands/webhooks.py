@@ -52,19 +52,26 @@ def retry(
     printer.success(f"Delivery queued again: the outcome of call {answer['call_id']}")
 
 
-@group.command(epilog="Example: deputize webhooks key billing")
+@group.command(epilog="Example: deputize webhooks key --host billing.example.com")
 def key(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key, as given in the callback.")] = "default",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the key: the secret of callbacks, the name of an event sink, or approvals."
+        ),
+    ] = "default",
+    host: Annotated[str, typer.Option(help="Host of the receiver, for the key of callbacks to it.")] = "",
     code: Code = "",
     url: Url = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
     """Print the key that verifies signatures, in the format of Standard Webhooks. Needs an operator; recorded."""
-    from urllib.parse import quote
+    from urllib.parse import urlencode
 
     requests = OperatorRequests(find_gateway(url, token), code)
-    answer = requests.send("GET", f"/v1/webhooks/key?name={quote(name, safe='')}", None)
+    query = urlencode({"name": name, "host": host} if host else {"name": name})
+    answer = requests.send("GET", f"/v1/webhooks/key?{query}", None)
     if json:
         printer.json(answer)
     else:

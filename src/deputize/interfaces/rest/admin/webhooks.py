@@ -37,8 +37,10 @@ router = APIRouter(prefix="/v1/webhooks", tags=["administration"])
 async def show_webhook_key(
     gateway: CurrentGateway, caller: CurrentOperator, query: Annotated[WebhookKeyQuery, Query()]
 ) -> Response:
-    """Return the key with which a receiver verifies signatures. Needs an operator; each use is audited."""
-    return make_json_response(await gateway.webhooks.show_key(caller, query.name))
+    """Return the key with which a receiver verifies signatures. Callbacks to each host have a key of their own. Needs
+    an operator; each use is audited.
+    """
+    return make_json_response(await gateway.webhooks.show_key(caller, query.name, query.host))
 
 
 @router.get(

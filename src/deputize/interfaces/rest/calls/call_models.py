@@ -415,11 +415,19 @@ class RollbackResult(BaseModel):
 
 
 class WebhookKeyQuery(RequestModel):
-    name: str = Field("default", pattern=KEY_NAME, description="The name of the key: the `secret` of callbacks.")
+    name: str = Field(
+        "default",
+        pattern=KEY_NAME,
+        description="The name of the key: the `secret` of callbacks, the name of an event sink, or `approvals`.",
+    )
+    host: str | None = Field(
+        None, min_length=1, max_length=253, description="The host of the receiver, for the key of callbacks to it."
+    )
 
 
 class WebhookKeyModel(BaseModel):
     name: str
+    host: str | None = Field(description="The host that callbacks are sent to; null for other webhooks.")
     secret: str = Field(pattern="^whsec_", description="The key in the format of Standard Webhooks.")
 
 

@@ -17,6 +17,7 @@ from deputize.core.caller import parse_nearest_agent
 from deputize.core.errors import Problem
 from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.settings import Settings
+from deputize.core.settings.events import APPROVALS_KEY
 from deputize.core.settings.urls import APPROVALS_PAGE_PATH, build_approval_url, get_base_url
 from deputize.lifecycle.callbacks import CLOUDEVENTS_MEDIA_TYPE, SendWebhook, compute_delivery_backoff, sign_delivery
 from deputize.lifecycle.runtime import Runtime
@@ -37,7 +38,6 @@ _SQL = load_statements("approval_time")
 _TESTS_SQL = load_statements("contract_tests")
 _SOURCES_SQL = load_statements("consistency")
 # The name of the tenant's key that webhooks to approvers are signed with.
-SIGNING_KEY_NAME: Final = "approvals"
 DIGEST_WINDOW_SECONDS: Final = 60.0
 _BATCH_SIZE: Final = 20
 _MAX_GROUPS: Final = 500
@@ -202,7 +202,8 @@ class ApprovalNotifier(PeriodicTask):
         runtime, notification_id = self._runtime, str(row["id"])
         source = f"{runtime.settings.identity.public_url or ''}/v1/approvals"
         body = notification.to_cloud_event(notification_id, source, row["created_at"])
-        headers = sign_delivery(keys, SIGNING_KEY_NAME, notification_id, runtime.clock.epoch_ms() // 1000, body)
+        signing_keys = keys.derive_webhook_keys(APPROVALS_KEY)
+        headers = sign_delivery(signing_keys, notification_id, runtime.clock.epoch_ms() // 1000, body)
         status = await self._send_webhook(
             receiver.url.get_secret_value(), body, headers={**headers, "content-type": CLOUDEVENTS_MEDIA_TYPE},
             seconds=runtime.settings.webhooks.seconds,

@@ -38,7 +38,8 @@ class WebhookSink:
         body = b"[" + b",".join(event.body for event in batch) + b"]"
         # Not the id of an event alone: a repeated batch may have grown, and a receiver must not take it for the first.
         delivery_id = f"{batch[0].id}.{len(batch)}"
-        headers = sign_delivery(keys, self._settings.name, delivery_id, self._clock.epoch_ms() // 1000, body)
+        signing_keys = keys.derive_webhook_keys(self._settings.name)
+        headers = sign_delivery(signing_keys, delivery_id, self._clock.epoch_ms() // 1000, body)
         try:
             status = await self._egress.send(
                 self._settings.url.get_secret_value(),
