@@ -1,8 +1,9 @@
 """Let a program in a sandbox connect to the hosts that its settings name, by HTTP CONNECT and TLS, and to no other.
 
 The proxy resolves, checks and pins addresses as `egress.py` does for the gateway's own requests. What the program then
-says in its first message must be TLS that names the same host: otherwise a listed host in front of many others would
-lead to all of them. What is inside of TLS is not seen.
+says in its first message must be TLS that names the same host, in the open: otherwise a listed host in front of many
+others would lead to all of them. A server may ask for that message once more, and then the same holds for the second.
+What is inside of TLS is not seen.
 """
 
 import asyncio
@@ -32,8 +33,14 @@ _PAUSE_SECONDS: Final = 0.2
 _MOST_CONNECTIONS: Final = 64
 _HANDSHAKE_RECORD: Final = 0x16
 _CLIENT_HELLO: Final = 1
+_SERVER_HELLO: Final = 2
+_CHANGE_CIPHER_SPEC: Final = b"\x14\x03\x03\x00\x01\x01"
+# The random value by which a message of a server asks for another first message (RFC 8446, 4.1.3).
+_RETRY_RANDOM: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_RANDOM_START: Final = 6
 _SERVER_NAME: Final = 0
 _HOST_NAME: Final = 0
+_ENCRYPTED_CLIENT_HELLO: Final = 0xFE0D
 
 NoteAttempt = Callable[[str, str | None], None]
 """Told each target as `host:port`, and why it was refused, None if it was not."""
@@ -47,6 +54,10 @@ class _Refused(Exception):
         self.target = target
         self.reason = reason
         self.status = status
+
+
+class HiddenName(ValueError):
+    """The name that counts is in a part of the message that only the server can read."""
 
 
 class SandboxListener:
@@ -111,8 +122,7 @@ class EgressProxy(SandboxListener):
                     stack.callback(upstream[1].close)
                     writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     is_established = True
-                    hello = await _read_hello(reader, f"{host}:{port}")
-                    _require_name(hello, host, port)
+                    await _open_tls(reader, writer, upstream, host, port)
             except _Refused as refusal:
                 self._note_attempt(refusal.target, refusal.reason)
                 if is_established:
@@ -127,7 +137,6 @@ class EgressProxy(SandboxListener):
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 return
             self._note_attempt(f"{host}:{port}", None)
-            upstream[1].write(hello)
             await asyncio.gather(_relay(reader, upstream[1]), _relay(upstream[0], writer))
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -176,11 +185,51 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, int]:
         raise _Refused("", str(error), "400 Bad Request") from error
 
 
-async def _read_hello(reader: asyncio.StreamReader, target: str) -> bytes:
-    """Read the first message of TLS whole, as it was sent; it may be split over several records."""
+async def _open_tls(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    host: str,
+    port: int,
+) -> None:
+    """Pass on the first messages of TLS, once every one of the client's is known to name the host."""
+    hello = await _read_hello(reader, host, port)
+    upstream[1].write(hello)
+    answer, is_retry = await _read_server_hello(upstream[0])
+    writer.write(answer)
+    if is_retry:
+        upstream[1].write(await _read_hello(reader, host, port))
+
+
+async def _read_server_hello(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """Read the beginning of what a server answers, as it was sent, and tell whether it asks for another hello."""
     raw, message = b"", b""
+    while len(message) < _RANDOM_START + len(_RETRY_RANDOM):
+        try:
+            header = await reader.readexactly(5)
+        except asyncio.IncompleteReadError as error:
+            return raw + error.partial, False
+        raw += header
+        # An alert, or another protocol: nothing that asks for another hello.
+        if header[0] != _HANDSHAKE_RECORD or len(raw) > _MAX_HELLO_BYTES:
+            return raw, False
+        body = await reader.readexactly(int.from_bytes(header[3:]))
+        raw, message = raw + body, message + body
+        if message[:1] != bytes([_SERVER_HELLO]):
+            return raw, False
+    return raw, message[_RANDOM_START:].startswith(_RETRY_RANDOM)
+
+
+async def _read_hello(reader: asyncio.StreamReader, host: str, port: int) -> bytes:
+    """Read a client's hello whole, as it was sent, and require that it names the host; it may be in several records."""
+    target = f"{host}:{port}"
+    raw, message, before = b"", b"", b""
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4]):
         header = await reader.readexactly(5)
+        if not raw and not before and header == _CHANGE_CIPHER_SPEC[:5]:
+            # Some clients send it before their second hello.
+            before = header + await reader.readexactly(1)
+            continue
         length = int.from_bytes(header[3:])
         is_hello = header[0] == _HANDSHAKE_RECORD and header[1] == 3 and length > 0
         if not is_hello or len(raw) + length > _MAX_HELLO_BYTES:
@@ -189,13 +238,16 @@ async def _read_hello(reader: asyncio.StreamReader, target: str) -> bytes:
         raw, message = raw + header + body, message + body
         if message[0] != _CLIENT_HELLO:
             raise _Refused(target, "its first message is not one of TLS")
-    return raw
+    _require_name(raw, host, port)
+    return before + raw
 
 
 def _require_name(hello: bytes, host: str, port: int) -> None:
     """Require that TLS names the host of the request; an address has no name."""
     try:
         names = read_server_names(hello)
+    except HiddenName as error:
+        raise _Refused(f"{host}:{port}", "its TLS hides the name of its host (Encrypted Client Hello)") from error
     except (IndexError, ValueError) as error:
         raise _Refused(f"{host}:{port}", "its first message is not one of TLS") from error
     is_address = ":" in host or host.replace(".", "").isdigit()
@@ -217,6 +269,8 @@ def read_server_names(hello: bytes) -> list[str]:
     extensions = _Parts(parts.take_vector(2) if parts.is_left else b"")
     while extensions.is_left:
         kind, content = int.from_bytes(extensions.take(2)), extensions.take_vector(2)
+        if kind == _ENCRYPTED_CLIENT_HELLO:
+            raise HiddenName
         if kind == _SERVER_NAME:
             entries = _Parts(_Parts(content).take_vector(2))
             while entries.is_left:

@@ -63,8 +63,13 @@ class ProxyWorld:
 
 
 @contextlib.asynccontextmanager
-async def open_world(folder: Path, resolver: HostResolver | None = None) -> AsyncIterator[ProxyWorld]:
+async def open_world(
+    folder: Path, resolver: HostResolver | None = None, *, asks_again: bool = False
+) -> AsyncIterator[ProxyWorld]:
     server_tls, _ = make_certificate(folder, HOST)
+    if asks_again:
+        # No client offers a key for this curve in its first message, so the server asks for another one.
+        server_tls.set_ecdh_curve("secp384r1")
     client_tls = ssl.create_default_context()
     client_tls.check_hostname, client_tls.verify_mode = False, ssl.CERT_NONE
     async with contextlib.AsyncExitStack() as stack:
@@ -169,12 +174,43 @@ async def test_a_listed_name_cannot_lead_to_a_metadata_service(tmp_path: Path, a
         assert "never allowed" in str(world.notes[0][1])
 
 
-def make_hello() -> bytes:
+def make_hello(name: str = HOST) -> bytes:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=HOST)
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=name)
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
+
+
+async def test_a_server_may_ask_for_another_hello(tmp_path: Path) -> None:
+    async with open_world(tmp_path, asks_again=True) as world:
+        assert (await world.fetch(world.target, HOST)).endswith(b"hello")
+        assert world.notes == [(world.target, None)]
+
+
+@pytest.mark.parametrize("before", [b"", b"\x14\x03\x03\x00\x01\x01"])
+async def test_a_second_hello_that_names_another_host_passes_nothing_on(tmp_path: Path, before: bytes) -> None:
+    async with open_world(tmp_path, asks_again=True) as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.proxy_port)
+        with contextlib.closing(writer):
+            writer.write(f"CONNECT {world.target} HTTP/1.1\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(make_hello())
+            # A handshake record with the server's message.
+            assert (await reader.readexactly(6))[::5] == b"\x16\x02"
+            writer.write(before + make_hello("secret.example"))
+            await asyncio.wait_for(reader.read(), 30)
+        assert world.notes == [(world.target, "its TLS names secret.example")]
+
+
+async def test_a_hello_that_hides_its_name_passes_nothing_on(tmp_path: Path) -> None:
+    hello = make_hello()
+    # An extension of the same size that no server minds is turned into one that holds the name encrypted.
+    hidden = hello.replace(b"\x00\x16\x00\x00", b"\xfe\x0d\x00\x00")
+    assert hidden != hello
+    async with open_world(tmp_path) as world:
+        await world.send(f"CONNECT {world.target} HTTP/1.1", hidden)
+        assert world.notes == [(world.target, "its TLS hides the name of its host (Encrypted Client Hello)")]
 
 
 async def test_a_name_that_servers_pass_over_passes_nothing_on(tmp_path: Path) -> None:
