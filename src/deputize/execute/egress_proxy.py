@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from deputize.core.errors import EgressDenied, Problem
@@ -31,6 +32,8 @@ _PART_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 15.0
 _PAUSE_SECONDS: Final = 0.2
 _MOST_CONNECTIONS: Final = 64
+_READING: Final = frozenset({"GET", "HEAD"})
+_PLAIN_HEADERS: Final = frozenset({"accept", "authorization", "if-none-match", "npm-command", "range", "user-agent"})
 _HANDSHAKE_RECORD: Final = 0x16
 _CLIENT_HELLO: Final = 1
 _SERVER_HELLO: Final = 2
@@ -54,6 +57,15 @@ class _Refused(Exception):
         self.target = target
         self.reason = reason
         self.status = status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Request:
+    """Where a program connects to. One without TLS has the head that is sent on."""
+
+    host: str
+    port: int
+    plain_head: bytes | None = None
 
 
 class HiddenName(ValueError):
@@ -98,15 +110,24 @@ class SandboxListener:
 
 
 class EgressProxy(SandboxListener):
-    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`."""
+    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`.
+
+    Of `plain_hosts`, what a program asks for without TLS is read, by GET and HEAD alone.
+    """
 
     def __init__(
-        self, hosts: frozenset[str], note_attempt: NoteAttempt, *, resolver: HostResolver = resolve_host
+        self,
+        hosts: frozenset[str],
+        note_attempt: NoteAttempt,
+        *,
+        plain_hosts: frozenset[str] = frozenset(),
+        resolver: HostResolver = resolve_host,
     ) -> None:
         super().__init__(self._serve)
-        self._targets = frozenset(split_target(each) for each in hosts)
+        self._tls_targets = frozenset(split_target(each) for each in hosts)
+        self._plain_targets = frozenset(split_target(each) for each in plain_hosts)
         # They are named by the operator, so they may be in a private network; never link-local or metadata.
-        self._names = frozenset(host for host, _ in self._targets)
+        self._names = frozenset(host for host, _ in self._tls_targets | self._plain_targets)
         self._note_attempt = note_attempt
         self._resolve = resolver
 
@@ -117,12 +138,17 @@ class EgressProxy(SandboxListener):
             is_established = False
             try:
                 async with asyncio.timeout(_OPEN_SECONDS):
-                    host, port = await _read_request(reader)
-                    upstream = await self._connect(host, port)
+                    request = await _read_request(reader, accepts_plain=bool(self._plain_targets))
+                    host, port = request.host, request.port
+                    allowed = self._tls_targets if request.plain_head is None else self._plain_targets
+                    upstream = await self._connect(host, port, allowed)
                     stack.callback(upstream[1].close)
-                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                    is_established = True
-                    await _open_tls(reader, writer, upstream, host, port)
+                    if request.plain_head is None:
+                        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                        is_established = True
+                        await _open_tls(reader, writer, upstream, host, port)
+                    else:
+                        upstream[1].write(request.plain_head)
             except _Refused as refusal:
                 self._note_attempt(refusal.target, refusal.reason)
                 if is_established:
@@ -137,12 +163,17 @@ class EgressProxy(SandboxListener):
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 return
             self._note_attempt(f"{host}:{port}", None)
-            await asyncio.gather(_relay(reader, upstream[1]), _relay(upstream[0], writer))
+            if request.plain_head is None:
+                await asyncio.gather(_relay(reader, upstream[1]), _relay(upstream[0], writer))
+            else:
+                await _relay(upstream[0], writer)
 
-    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(
+        self, host: str, port: int, allowed: frozenset[tuple[str, int]]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to one of the addresses that were checked, and to no other."""
         target = f"{host}:{port}"
-        if (host, port) not in self._targets:
+        if (host, port) not in allowed:
             raise _Refused(target, "it is not one of the hosts that are listed for this program")
         try:
             addresses = await resolve_allowed_addresses(host, port, self._names, self._resolve)
@@ -169,20 +200,32 @@ def split_target(target: str) -> tuple[str, int]:
     return name, int(port)
 
 
-async def _read_request(reader: asyncio.StreamReader) -> tuple[str, int]:
-    """Read the head of a CONNECT request."""
+async def _read_request(reader: asyncio.StreamReader, *, accepts_plain: bool) -> _Request:
+    """Read the head of a CONNECT request, or of one without TLS."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
         raise _Refused("", "the request is too large", "431 Request Header Fields Too Large") from error
-    method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, _, rest = first.partition(" ")
     target, _, version = rest.partition(" ")
-    if method != "CONNECT" or not version.startswith("HTTP/1."):
+    if any(each in line for line in (first, *lines) for each in "\r\n"):
+        raise _Refused("", "the request is not one of HTTP", "400 Bad Request")
+    is_plain = accepts_plain and method in _READING and target.startswith("http://")
+    if not (is_plain or method == "CONNECT") or not version.startswith("HTTP/1."):
         raise _Refused("", "only https is possible here, by CONNECT", "405 Method Not Allowed")
     try:
-        return split_target(target)
+        if not is_plain:
+            host, port = split_target(target)
+            return _Request(host=host, port=port)
+        authority, _, path = target.removeprefix("http://").partition("/")
+        host, port = split_target(authority if authority.rpartition(":")[2].isdecimal() else f"{authority}:80")
     except ValueError as error:
         raise _Refused("", str(error), "400 Bad Request") from error
+    # One request on a connection, for the host that was checked, and nothing that could begin another one.
+    kept = [each for each in lines if each.partition(":")[0].lower() in _PLAIN_HEADERS]
+    plain_head = "\r\n".join([f"{method} /{path} HTTP/1.1", f"Host: {authority}", *kept, "Connection: close", "", ""])
+    return _Request(host=host, port=port, plain_head=plain_head.encode("latin-1"))
 
 
 async def _open_tls(

@@ -145,6 +145,36 @@ async def test_what_is_no_listed_target_is_not_connected_to(tmp_path: Path, head
 
 
 @pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET http://127.0.0.1:{plain}/a HTTP/1.1\r\nHost: other.example\r\nX-Other: 1", b"200"),
+        ("POST http://127.0.0.1:{plain}/a HTTP/1.1", b"405"),
+        ("GET http://127.0.0.1:{other}/a HTTP/1.1", b"403"),
+        ("GET http://127.0.0.1:{plain}/a HTTP/1.1\r\nAccept: a\nX-Other: 1", b"400"),
+        ("CONNECT 127.0.0.1:{plain} HTTP/1.1", b"403"),
+    ],
+)
+async def test_a_host_without_tls_is_read_only_where_it_is_named(request_line: str, status: bytes) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        plain, other = [
+            await stack.enter_async_context(run_server(lambda path, host: make_ok_response(b"hello"))) for _ in range(2)
+        ]
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setblocking(False)
+        target = f"127.0.0.1:{plain.port}"
+        proxy = EgressProxy(frozenset(), lambda *_: None, plain_hosts=frozenset({target}))
+        proxy.start(listener)
+        stack.push_async_callback(proxy.aclose)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        with contextlib.closing(writer):
+            writer.write(request_line.format(plain=plain.port, other=other.port).encode() + b"\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
+        assert other.heads == []
+        heads = [f"GET /a HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n"]
+        assert plain.heads == (heads if status == b"200" else [])
+
+
+@pytest.mark.parametrize(
     "then",
     [
         b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n",

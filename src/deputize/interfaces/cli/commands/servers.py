@@ -5,6 +5,7 @@ The gateway makes hidden characters in a server's text visible before it sends t
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,8 +139,8 @@ def install_server(
 ) -> None:
     """Install a server from npm or PyPI into the project, pinned and in a sandbox, and add it to deputize.toml.
 
-    Nothing of the package runs meanwhile. It then sees its own files and the folders and hosts that you name, and no
-    others. npx and uvx would fetch a package at each start, which cannot be pinned.
+    npm and pip run in a sandbox that reaches their registry alone. The server then sees its own files and the folders
+    and hosts that you name, and no others. npx and uvx would fetch a package at each start, which cannot be pinned.
     """
     from deputize.interfaces.cli.commands.import_servers import validate_settings
     from deputize.interfaces.cli.local.server_packages import (
@@ -174,7 +175,7 @@ def install_server(
             )
     printer.note(f"Installing {wanted} into servers/{server_name}")
     try:
-        installed = install_package(wanted, server_name, program)
+        installed = install_package(wanted, server_name, program, settings.sandboxes.folder)
         table = build_server_table(server_name, installed, arguments or (), read or (), write or (), host or ())
         old_text = read_settings_text()
         new_text = old_text.rstrip("\n") + "\n" + render_table("servers", table)
@@ -183,10 +184,14 @@ def install_server(
         remove_package(server_name)
         raise
     backup = write_settings_text(old_text, new_text)
+    origin, is_fresh = installed.describe_origin(datetime.now(UTC))
     if json:
-        printer.json({"server": table, "version": installed.version, "backup": backup})
+        published_at = None if installed.published_at is None else installed.published_at.isoformat()
+        details = {"version": installed.version, "published_at": published_at, "signatures": installed.signatures}
+        printer.json({"server": table, **details, "backup": backup})
         return
     printer.success(f"Installed {wanted.name} {installed.version} as {server_name}: pinned, and in a sandbox")
+    printer.warn(origin) if is_fresh else printer.line(origin)
     printer.line(render_table("servers", table).strip())
     printer.line(f"Restart the gateway, then: deputize servers test {server_name}")
 

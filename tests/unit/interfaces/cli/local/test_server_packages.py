@@ -1,9 +1,9 @@
 """Packages of servers: what they are called, what launchers start, and which folders are ours to replace."""
 
+import json
 import re
-import subprocess
-import zipfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.commands import servers
 from deputize.interfaces.cli.local import server_packages
+from deputize.interfaces.cli.local.package_registries import Registry
 from deputize.interfaces.cli.local.server_packages import (
     InstalledServer,
     ServerPackage,
@@ -19,8 +20,10 @@ from deputize.interfaces.cli.local.server_packages import (
     find_launched_package,
     holds_home,
     install_package,
+    lock_wheels,
     parse_package,
     remove_package,
+    require_npm_registry,
     require_server_name,
 )
 
@@ -90,20 +93,19 @@ def test_a_folder_that_is_not_from_here_is_neither_replaced_nor_removed(
 def test_what_an_interrupted_installation_left_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> NoReturn:
         Path("servers/notes/half").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(server_packages, "_run", fail)
-    monkeypatch.setattr("shutil.which", lambda _: "npm")
+    monkeypatch.setattr(server_packages, "_install_npm", fail)
     with pytest.raises(KeyboardInterrupt):
         install_package(parse_package("npm:notes"), "notes", None)
     assert Path("servers/notes/half").exists()
 
-    def fail_again(*_: object) -> None:
+    def fail_again(*_: object) -> NoReturn:
         raise ConfigError("no network")
 
-    monkeypatch.setattr(server_packages, "_run", fail_again)
+    monkeypatch.setattr(server_packages, "_install_npm", fail_again)
     with pytest.raises(ConfigError, match="no network"):
         install_package(parse_package("npm:notes"), "notes", None)
     assert not Path("servers/notes/half").exists()
@@ -128,32 +130,41 @@ def test_what_is_no_name_of_a_server_never_becomes_a_folder(name: str) -> None:
         require_server_name(name)
 
 
-def test_nothing_of_a_python_package_runs_while_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = tmp_path / "ran"
-    files = {
-        "notes.py": "def main() -> None: ...\n",
-        # Python executes this line whenever the interpreter of its environment starts.
-        "notes.pth": f"import pathlib; pathlib.Path({str(ran)!r}).touch()\n",
-        "notes-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: notes\nVersion: 1.0\n",
-        "notes-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "notes-1.0.dist-info/entry_points.txt": "[console_scripts]\nnotes = notes:main\n",
-    }
-    files["notes-1.0.dist-info/RECORD"] = "".join(f"{each},,\n" for each in [*files, "notes-1.0.dist-info/RECORD"])
-    with zipfile.ZipFile(tmp_path / "notes-1.0-py3-none-any.whl", "w") as wheel:
-        for path, text in files.items():
-            wheel.writestr(path, text)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    installed = install_package(parse_package("pypi:notes"), "notes", None)
-    assert (installed.version, installed.command) == ("1.0", ("servers/notes/bin/notes",))
-    assert not ran.exists()
-    assert not list(Path("servers/notes/lib").glob("python*/site-packages/pip*"))
-    assert Path("servers/notes/.gitignore").read_text() == "*\n"
-    subprocess.run(["servers/notes/bin/python", "-c", ""], check=True)
-    assert ran.exists(), "the package would have run, had its interpreter been started"
+def test_what_a_registry_does_not_have_is_named() -> None:
+    package = parse_package("npm:notes")
+    registry = Registry(urls=("https://npm.example/a/", "file:///srv/index/simple"), environment={})
+    good = {"node_modules/a": {"resolved": "https://npm.example/a/-/a-1.tgz"}, "node_modules/b": {"inBundle": True}}
+    require_npm_registry(package, {"packages": {"": {}, **good}}, registry)
+    for entry in (
+        {"resolved": "git+ssh://git@host.example/x.git#1"}, {"resolved": "https://npm.example.evil.example/x.tgz"},
+        {"resolved": "http://npm.example/x.tgz"}, {"resolved": "../x", "link": True}, {},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=r"it needs x, which comes from .* not from the registry"):
+            require_npm_registry(package, {"packages": {**good, "node_modules/@a/b/node_modules/x": entry}}, registry)
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_direct"),
+    [
+        ("https://npm.example/x-1.whl", True), ("https://npm.example/x-1.tar.gz", False),
+        ("https://other.example/x-1.whl", False), ("file:///srv/index/../../etc/x-1.whl", False),
+        ("file:///etc/x-1.whl", False),
+    ],
+)  # fmt: skip
+def test_only_wheels_of_an_index_become_requirements(origin: str, is_direct: bool) -> None:
+    registry = Registry(urls=("https://npm.example/a/", "file:///srv/index/simple"), environment={})
+
+    def report(url: str, is_direct: bool) -> bytes:
+        info = {"url": url}
+        metadata = {"name": "x", "version": "1"}
+        return json.dumps({"install": [{"is_direct": is_direct, "download_info": info, "metadata": metadata}]}).encode()
+
+    package = parse_package("pypi:x")
+    assert lock_wheels(package, report("file:///srv/index/files/x-1.whl", False), registry) == b"x==1\n"
+    with pytest.raises(ConfigError, match="it needs x, which comes from"):
+        lock_wheels(package, report(origin, is_direct), registry)
+    with pytest.raises(ConfigError, match="pip does not say"):
+        lock_wheels(package, b"{}", registry)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +183,7 @@ def test_what_the_sandbox_would_not_take_is_refused_before_anything_is_fetched(
     monkeypatch.chdir(tmp_path)
     Path("deputize.toml").write_text('[tools]\npython = ["tools/*.py"]\n')
     Path("tools").mkdir()
-    monkeypatch.setattr(server_packages, "_run", lambda *_: pytest.fail("the package was fetched"))
+    monkeypatch.setattr(server_packages, "install_package", lambda *_: pytest.fail("the package was fetched"))
     result = CliRunner().invoke(servers.group, ["install", "pypi:notes", *options])
     assert re.search(told, str(result.exception))
     assert not Path("servers").exists()
