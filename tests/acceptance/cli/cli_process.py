@@ -62,6 +62,14 @@ def run_as_operator(*words: str, folder: Path, stdin: str | None = None) -> Comp
     return run_deputize(*words, "--code", read_code(folder), folder=folder, stdin=stdin)
 
 
+def find_obstacle_to_other_users() -> str:
+    """Tell why no command can be run as another user; empty if it can."""
+    if os.geteuid() != 0:
+        return "only root can run a gateway as another user"
+    blocking = [each for each in Path(sys.executable).parents if not each.stat().st_mode & 0o001]
+    return f"other users cannot reach the program: {blocking[0]} is private" if blocking else ""
+
+
 def read_code(folder: Path) -> str:
     """Wait for the next code for an act that the terminal of `deputize dev` shows."""
     return _running[folder.resolve()].wait_for_line("⏸ confirm ").rpartition("code ")[2]
@@ -105,6 +113,7 @@ class BackgroundCommand:
         env: Mapping[str, str] | None = None,
         program: str = PROGRAM,
         with_stderr: bool = True,
+        uid: int | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             [program, *words],
@@ -114,6 +123,9 @@ class BackgroundCommand:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if with_stderr else subprocess.DEVNULL,
             text=True,
+            user=uid,
+            group=uid,
+            extra_groups=None if uid is None else (),
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.lines: list[str] = []

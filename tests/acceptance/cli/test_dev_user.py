@@ -20,25 +20,20 @@ from tests.acceptance.cli.cli_process import (
     TIMEOUT_SECONDS,
     BackgroundCommand,
     CompletedCommand,
+    find_obstacle_to_other_users,
     make_decoder,
     make_project,
     run_deputize,
 )
 
 GATEWAY, OWNER = "daemon", "games"
-
-
-def _find_missing() -> str:
-    if os.geteuid() != 0:
-        return "only root can run a gateway as another user"
-    blocking = [each for each in Path(sys.executable).parents if not each.stat().st_mode & 0o001]
-    return f"other users cannot reach the program: {blocking[0]} is private" if blocking else ""
+_obstacle = find_obstacle_to_other_users()
 
 
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.requirement("GOV-3"),
-    pytest.mark.skipif(bool(_find_missing()), reason=_find_missing() or "not skipped"),
+    pytest.mark.skipif(bool(_obstacle), reason=_obstacle),
 ]
 
 

@@ -129,8 +129,9 @@ def run_development(
                 settings, lambda dsn: locks.append(runner.run(claim_database(dsn))), before_stop=_ignore_signals
             ) as dsn,
         ):
-            settings = _set_database(settings, dsn)
+            settings = _set_database(settings, dsn).model_copy(update={"environment": DEV_ENVIRONMENT})
             prepare_schema(dsn)
+            # The tools of sandboxes ask the environment what limits are enough.
             project_tools = load_project(settings, Path.cwd(), admits_drafts=True)
             _provide_tokens(settings, project_tools, client_folder)
             # Chosen last: another process may have taken a free port while the database started.
@@ -204,11 +205,11 @@ def _set_ports(settings: Settings, port: int | None) -> Settings:
 
 
 def _set_public_url(settings: Settings) -> Settings:
-    """Set the URL that delegated tokens name, and the environment that policies see."""
+    """Set the URL that delegated tokens name."""
     host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::", "") else settings.server.host
     address = f"http://[{host}]" if ":" in host else f"http://{host}"
     identity = settings.identity.model_copy(update={"public_url": f"{address}:{settings.server.port}"})
-    return settings.model_copy(update={"identity": identity, "environment": DEV_ENVIRONMENT})
+    return settings.model_copy(update={"identity": identity})
 
 
 def _set_database(settings: Settings, dsn: str) -> Settings:
