@@ -15,6 +15,7 @@ import datetime
 import hashlib
 import json
 import math
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,8 @@ _KILL_SECONDS: Final = 1.0
 _START_SECONDS: Final = 10.0
 _TIME_MESSAGE: Final = "feed time limit exceeded"
 _MEMORY_MESSAGES: Final = ("memory limit exceeded", "the worker exceeded its memory limit")
+# With which the interpreter ends itself if a value finds no memory. Its library sees how what starts it ended.
+_MEMORY_EXIT_CODE: Final = 65
 
 
 def replay_job(payload: bytes) -> bytes:
@@ -183,6 +186,8 @@ def _judge_crash(worker: _Worker, replay: "_Replay", crash: Exception) -> dict[s
     end = worker.interpreter.explain_end()
     if end.ending is Ending.FAILURE:
         return replay.end("sandbox", f"the sandbox of the interpreter ended: {end.note}")
+    if end.ending is Ending.EXIT and end.exit_code == _MEMORY_EXIT_CODE:
+        return replay.end("memory", "MemoryError: the interpreter exceeded its memory limit and ended")
     # Only its time has its sandbox ended from here.
     return replay.end({Ending.MEMORY: "memory", Ending.CANCEL: "timed_out"}.get(end.ending, "crashed"), str(crash))
 
@@ -294,7 +299,11 @@ class _Replay:
     def _complete(self, value: Any) -> dict[str, Any]:
         if self._count < len(self._records):
             return self.end("differs", f"it ended before call {self._count + 1}, which was made")
-        result, is_cut = _describe_value(value)
+        try:
+            result, is_cut = _describe_value(value)
+        except ValueError:
+            message = f"ValueError: the result has a whole number of more than {sys.get_int_max_str_digits():,} digits"
+            return self.end("raised", f"{message}: return hex() of it, or a part")
         end = {"result": result, "is_result_cut": is_cut, **self._describe_printed(), "calls": self._count}
         return {"end": end}
 

@@ -186,6 +186,8 @@ async def test_the_time_of_a_program_ends_whatever_becomes_of_its_own_limit(clie
 async def test_who_ended_it_is_named(client: SandboxClient, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: dict[str, Any] = {"seconds": 30.0, "memory_bytes": 64 << 20}
     assert (await run(client, "y = [0] * 10**9", **limits))["failure"]["kind"] == "memory"
+    # A value that the interpreter begins to make, and that then finds no memory.
+    assert (await run(client, "','.join(['x' * 1000] * 10**6)", **limits))["failure"]["kind"] == "memory"
     with monkeypatch.context() as patch:
         # A sandbox that is too small for what the interpreter itself allows.
         patch.setattr(interpreter, "_OWN_MEMORY", -112 << 20)

@@ -91,6 +91,8 @@ def test_a_refusal_is_an_exception_that_the_program_may_catch() -> None:
         ("input()", "not_allowed", 1, "input"),
         ("y = [0] * 10**9", "memory", 1, "memory limit"),
         ("9 ** 9 ** 9", "memory", 1, "memory limit"),
+        ("','.join(['x' * 1000] * 10**6)", "memory", None, "memory limit"),
+        ("{'a': [10**5000]}", "raised", None, "more than 4,300 digits"),
         ("def f(n):\n    return f(n + 1)\nf(0)", "recursion", 2, "recursion"),
         ("(" * 5000 + "1" + ")" * 5000, "raised", None, "nested"),
         ("open('/etc/passwd').read()", "raised", 1, "PermissionError"),
