@@ -168,7 +168,7 @@ class Bulkheads:
         reason = (
             f"as many as are allowed at once ({request.max_concurrent})"
             if in_use >= request.max_concurrent or full_pool is None
-            else f"and what is left of this gateway's {full_pool} is kept for other services"
+            else f"and what is left of this gateway's {full_pool} is kept for others"
         )
         return ServiceBusy(
             f"{in_use} calls to {service} are in progress, {reason}, and {waiting_count} wait: this call was not sent",

@@ -38,13 +38,17 @@ class JobRefused(Exception):
 
 
 class JobProcesses:
-    """Some processes of one gateway, for one kind of work. With a higher `nice` value, they yield to calls."""
+    """Some processes of one gateway, for one kind of work. With a higher `nice` value, they yield to calls.
 
-    def __init__(self, max_processes: int = MAX_PROCESSES, *, nice: int = 0) -> None:
+    Where the users of a tenant take turns before, it may have more than one job at a time.
+    """
+
+    def __init__(self, max_processes: int = MAX_PROCESSES, *, nice: int = 0, per_tenant: int = 1) -> None:
         self._idle: list[_JobProcess] = []
         self._nice = nice
+        self._per_tenant = per_tenant
         self._slots = asyncio.Semaphore(max_processes)
-        self._tenant_locks: dict[str, asyncio.Lock] = {}
+        self._tenant_slots: dict[str, asyncio.Semaphore] = {}
         self._waiting_counts: dict[str, int] = {}
 
     async def run_job(
@@ -83,12 +87,12 @@ class JobProcesses:
             log.warning("job_refused", tenant=tenant, job=name, waiting=count)
             raise JobRefused
         self._waiting_counts[tenant] = count + 1
-        lock = self._tenant_locks.setdefault(tenant, asyncio.Lock())
+        tenant_slots = self._tenant_slots.setdefault(tenant, asyncio.Semaphore(self._per_tenant))
         try:
             async with AsyncExitStack() as stack:
                 try:
                     async with asyncio.timeout(_WAIT_SECONDS):
-                        await stack.enter_async_context(lock)
+                        await stack.enter_async_context(tenant_slots)
                         await stack.enter_async_context(self._slots)
                 except TimeoutError as error:
                     log.warning("job_refused", tenant=tenant, job=name, waiting=count)
@@ -97,7 +101,7 @@ class JobProcesses:
         finally:
             self._waiting_counts[tenant] -= 1
             if not self._waiting_counts[tenant]:
-                del self._waiting_counts[tenant], self._tenant_locks[tenant]
+                del self._waiting_counts[tenant], self._tenant_slots[tenant]
 
     async def _run_in_slot(self, tenant: str, name: str, payload: bytes, seconds: int) -> bytes | None:
         # One that has died meanwhile gets no job.

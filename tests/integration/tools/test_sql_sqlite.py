@@ -1,19 +1,28 @@
 """A SQLite database is described, queried and validated, and nothing in a statement reaches beyond its tables."""
 
+import asyncio
 import hashlib
 import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 
-from deputize import SemanticViolation, ToolPrecondition
+from deputize import SemanticViolation, ToolContext, ToolPrecondition
+from deputize.core.errors import ServiceBusy
 from deputize.core.settings import Settings
 from deputize.core.settings.builtin import BuiltinSettings, SqlSettings
+from deputize.execute.job_processes import JobProcesses
+from deputize.interfaces.cli.local.builtin_tools import share_database
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.tools.sql import reading, sqlite
 from deputize.tools.sql.database import Limits
-from deputize.tools.sql.sqlite import SQLITE_FUNCTIONS, SqliteDatabase
+from deputize.tools.sql.sqlite import SqliteDatabase
+from deputize.tools.sql.sqlite_job import SQLITE_FUNCTIONS
 from deputize.tools.sql.statements import Access, Statement
 from deputize.tools.sql.validation import Check
 from tests.support.sql_statements import HOSTILE
@@ -80,6 +89,7 @@ select word from told
 select * from secrets as customers
 select * from json_each((select word from secrets))
 """.strip().splitlines()
+_jobs = JobProcesses()
 _HONEST: tuple[tuple[str, list[Any]], ...] = (
     ("select id, name from customers where id = $1", [7]),
     ("select c.name, sum(o.total) from customers c join orders o on o.customer = c.id group by c.name", []),
@@ -116,12 +126,22 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest_asyncio.fixture(scope="module", autouse=True)
+async def _end_processes() -> AsyncIterator[None]:
+    yield
+    await _jobs.aclose()
+
+
+async def run_job(job: Callable[[bytes], bytes], payload: bytes, seconds: int) -> bytes | None:
+    return await _jobs.run_job("acme", job, payload, seconds=seconds)
+
+
 def open_database(file: Path, *tables: str, seconds: float = 5.0) -> SqliteDatabase:
     access = Access(
         tables=tables or ("main.customers", "main.orders", "main.big_orders", "main.told"),
         builtin_functions=SQLITE_FUNCTIONS,
     )
-    return SqliteDatabase(file, access, Limits(seconds=seconds))
+    return SqliteDatabase(file, access, Limits(seconds=seconds), run_job)
 
 
 async def run(database: SqliteDatabase, sql: str, *parameters: Any, offset: int = 0, limit: int = 100) -> reading.Rows:
@@ -185,6 +205,37 @@ async def test_a_statement_that_takes_too_long_is_ended(file: Path) -> None:
     assert caught.value.details["rule"] == "time"
 
 
+async def test_a_step_that_nothing_can_interrupt_ends_with_its_process(file: Path) -> None:
+    database = open_database(file, seconds=0.3)
+    with pytest.raises(SemanticViolation) as caught:
+        await run(database, "select instr(printf('%.*c', 4000000, 'a'), printf('%.*c', 2000000, 'a') || 'b')")
+    assert caught.value.details["rule"] == "time"
+    assert (await run(database, "select count(*) from customers")).rows == [[30]]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select length(p) from (select printf('%1000000d', a.id) p from orders a, orders b order by p desc) limit 1",
+        "select count(*) from (select distinct printf('%100000d', a.id * 1000 + b.id) from orders a, orders b)",
+        "select length(group_concat(printf('%4000000d', id))) from orders",
+    ],
+)
+async def test_what_is_sorted_and_gathered_takes_no_file_and_little_memory(file: Path, sql: str) -> None:
+    database = open_database(file, seconds=20.0)
+    with pytest.raises(SemanticViolation) as caught:
+        await run(database, sql)
+    assert caught.value.details["rule"] in ("memory", "syntax"), caught.value
+
+
+async def test_statements_of_one_process_keep_nothing_of_each_other(file: Path) -> None:
+    """A thread of the gateway is never used: what a statement does there is done to everybody."""
+    threads = threading.active_count()
+    many = [run(open_database(file), "select count(*) from orders a, orders b") for _ in range(10)]
+    assert [each.rows for each in await asyncio.gather(*many)] == [[[10_000]]] * 10
+    assert threading.active_count() == threads
+
+
 @pytest.mark.parametrize(
     ("sql", "parameters", "rule"),
     [
@@ -201,6 +252,31 @@ async def test_what_is_wrong_is_refused(file: Path, sql: str, parameters: list[A
     with pytest.raises(SemanticViolation) as caught:
         await run(open_database(file), sql, *parameters)
     assert (caught.value.details["rule"], bool(caught.value.details["hint"])) == (rule, True), caught.value
+
+
+async def test_users_take_turns_and_who_waits_too_long_is_told() -> None:
+    use_database = share_database(2)
+
+    def ask(user: str, seconds: float = 60.0) -> AbstractAsyncContextManager[float]:
+        return use_database(
+            ToolContext(
+                call_id="1", tenant="acme", user=user, agent="bot", session=None, key="k", attempt=1,
+                seconds_left=seconds, traceparent=None,
+            )
+        )  # fmt: skip
+
+    async def take_turn() -> float:
+        async with ask("ada") as seconds_left:
+            return seconds_left
+
+    async with ask("ada"):
+        waiting = asyncio.create_task(take_turn())
+        await asyncio.sleep(0)
+        with pytest.raises(ServiceBusy, match="the database by ada"):
+            await ask("ada", 0.2).__aenter__()
+        async with ask("bob"):
+            assert not waiting.done()
+    assert 0 < await waiting < 60
 
 
 async def test_rows_are_checked(file: Path) -> None:

@@ -196,4 +196,4 @@ async def test_a_service_gets_half_of_a_workers_runs_and_even_a_worker_with_one_
     single = make_bulkheads(max_concurrent=1000, runs=1)
     assert len(take_all(single, make_request(single, is_run=True))) == 1
     refusal = single.build_refusal(make_request(single, "shop", is_run=True))
-    assert "what is left of this gateway's runs is kept for other services" in refusal.message
+    assert "what is left of this gateway's runs is kept for others" in refusal.message

@@ -207,6 +207,8 @@ class FolderRun:
 OpenFolder = Callable[[], AbstractContextManager[Path]]
 # Runs a program of the operator on a copy of a folder, in a sandbox, within so many seconds.
 RunInFolder = Callable[[Sequence[str], OpenFolder, float], Awaitable[FolderRun]]
+# Runs a job from bytes to bytes in a process of its own, which may compute for so many seconds; None if it was ended.
+RunJob = Callable[[Callable[[bytes], bytes], bytes, int], Awaitable[bytes | None]]
 # Takes the state, the name of the checkpoint, and whether it is a milestone.
 SaveCheckpoint = Callable[[Any, str | None, bool], Awaitable[None]]
 

@@ -1,6 +1,7 @@
 """Declare the tools `sql.*` of one database. No tool takes a connection or a login: that is the operator's choice."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
@@ -16,6 +17,8 @@ from deputize.tools.sql.statements import MAX_SQL
 from deputize.tools.sql.validation import TABLE_PATTERN, Check, ColumnName, Validation, validate_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+# Waits until a call may use the database, and gives the seconds that it has left.
+UseDatabase = Callable[[ToolContext], AbstractAsyncContextManager[float]]
 
 Statement = Annotated[
     str,
@@ -106,7 +109,7 @@ class PostgresReader:
         self.validate_table = partial(validate_table, database)
 
 
-def declare_tools(reader: Reader, *, shows_samples: bool) -> tuple[Callable[..., Any], ...]:
+def declare_tools(reader: Reader, use_database: UseDatabase, *, shows_samples: bool) -> tuple[Callable[..., Any], ...]:
     """Declare the tools that read a database."""
 
     @tool(effects="read", examples=[{"search": "orders"}], **_READS)
@@ -115,7 +118,8 @@ def declare_tools(reader: Reader, *, shows_samples: bool) -> tuple[Callable[...,
         context: ToolContext, search: TableSearch = "", offset: Offset = 0, limit: TableLimit = 50
     ) -> reading.Tables:
         """Describe tables: columns with types, keys, what they refer to, and about how many rows there are."""
-        return await reader.describe_tables(search, offset, limit, context.seconds_left, shows_samples=shows_samples)
+        async with use_database(context) as seconds_left:
+            return await reader.describe_tables(search, offset, limit, seconds_left, shows_samples=shows_samples)
 
     @tool(
         effects="read",
@@ -128,7 +132,8 @@ def declare_tools(reader: Reader, *, shows_samples: bool) -> tuple[Callable[...,
         limit: RowLimit = 100,
     ) -> reading.Rows:  # fmt: skip
         """Run one statement that reads. Order the rows if you need more than one page."""
-        return await reader.run_query(sql, parameters or [], offset, limit, context.seconds_left)
+        async with use_database(context) as seconds_left:
+            return await reader.run_query(sql, parameters or [], offset, limit, seconds_left)
 
     @tool(
         effects="read",
@@ -138,12 +143,13 @@ def declare_tools(reader: Reader, *, shows_samples: bool) -> tuple[Callable[...,
     @_name_plainly
     async def validate(table: TableName, checks: Checks, context: ToolContext) -> Validation:
         """Check whether the rows of a table are complete, unique, refer to rows that exist, and are fresh."""
-        return await reader.validate_table(table, checks, context.seconds_left)
+        async with use_database(context) as seconds_left:
+            return await reader.validate_table(table, checks, seconds_left)
 
     return schema, query, validate
 
 
-def declare_changing_tool(database: Database) -> Callable[..., Any]:
+def declare_changing_tool(database: Database, use_database: UseDatabase) -> Callable[..., Any]:
     """Declare the tool that changes rows, with the login that may."""
     options: ToolOptions = {
         **_READS,
@@ -172,7 +178,8 @@ def declare_changing_tool(database: Database) -> Callable[..., Any]:
     ) -> Preview:  # fmt: skip
         change = Change(table=table, op=op, key=str(key), values=values or {}, expected=expected or {})
         try:
-            return _build_preview(change, await change_row(database, change, context.seconds_left, keeps=False))
+            async with use_database(context) as seconds_left:
+                return _build_preview(change, await change_row(database, change, seconds_left, keeps=False))
         except ToolConflict as conflict:
             precondition = {"name": "the row is as expected", "holds": False, "detail": conflict.message[:500]}
             return Preview(changes=[_describe_change(change)], preconditions=[precondition])
@@ -195,12 +202,13 @@ def declare_changing_tool(database: Database) -> Callable[..., Any]:
     ) -> ChangedRow:  # fmt: skip
         """Insert, update or delete one row by its key, if it still is as you read it."""
         asked = Change(table=table, op=op, key=str(key), values=values or {}, expected=expected or {})
-        return await change_row(database, asked, context.seconds_left, keeps=True)
+        async with use_database(context) as seconds_left:
+            return await change_row(database, asked, seconds_left, keeps=True)
 
     return change
 
 
-def declare_planning_tool(target: Database, scratch: Database) -> Callable[..., Any]:
+def declare_planning_tool(target: Database, scratch: Database, use_database: UseDatabase) -> Callable[..., Any]:
     """Declare the tool that plans changes of the schema, and tries them on a scratch database."""
     options: ToolOptions = {**_READS, "scopes": ["sql:plan"]}
 
@@ -220,7 +228,8 @@ def declare_planning_tool(target: Database, scratch: Database) -> Callable[..., 
 
         Nothing is executed on the database itself.
         """
-        return await plan_migration(target, scratch, up, down, context.seconds_left)
+        async with use_database(context) as seconds_left:
+            return await plan_migration(target, scratch, up, down, seconds_left)
 
     return migration
 

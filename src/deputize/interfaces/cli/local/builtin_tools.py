@@ -1,9 +1,10 @@
 """Add the tools that come with the gateway to those of the project, as far as the settings name what they may reach."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from deputize.catalog.importers.python import ATTRIBUTE
+from deputize.core.contract.tools import ToolContext
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
 from deputize.core.settings import (
     SETTINGS_FILE,
@@ -27,7 +29,9 @@ from deputize.core.settings import (
 from deputize.execute.browser.page_proxy import PageProxy
 from deputize.execute.browser.process import find_chromium
 from deputize.execute.browser.sessions import BrowserSessions
+from deputize.execute.bulkheads import Bulkheads, SharedPool, SlotRequest
 from deputize.execute.folder_runs import FolderRuns
+from deputize.execute.job_processes import JobProcesses
 from deputize.execute.page_client import ListedHosts, PageClient
 from deputize.execute.project_exposure import find_exposure
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
@@ -45,6 +49,14 @@ from deputize.tools.web.declarations import declare_fetch, declare_search
 
 _BUILD_PROCESSES: Final = 512
 _BUILD_STORAGE_BYTES: Final = 1_073_741_824
+_DATABASE_CONNECTIONS: Final = 8
+_DATABASE_WAITING: Final = 16
+_DATABASE_WAIT_SECONDS: Final = 10.0
+# A statement ends before its call does, and says so.
+_REPLY_SECONDS: Final = 0.5
+_SQLITE_PROCESSES: Final = 2
+# They yield to calls.
+_SQLITE_NICE: Final = 10
 
 
 def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Path) -> None:
@@ -56,7 +68,7 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
     if settings.builtin.build is not None:
         _add_build(project_tools, settings.builtin.build, settings, base)
     if settings.builtin.sql is not None:
-        _add_sql(project_tools, settings.builtin.sql, base)
+        _add_sql(project_tools, settings.builtin.sql, settings.tools.tenant, base)
     if settings.builtin.web is not None:
         _add_web(project_tools, settings.builtin.web)
     if settings.builtin.browser is not None:
@@ -141,9 +153,11 @@ def _begin_branch_runs(git: GitSettings, settings: Settings, base: Path) -> Begi
     return lambda branch, name, tenant: BranchRun(requirements=requirements, branch=branch, name=name, tenant=tenant)
 
 
-def _add_sql(project_tools: ProjectTools, sql: SqlSettings, base: Path) -> None:
+def _add_sql(project_tools: ProjectTools, sql: SqlSettings, tenant: str, base: Path) -> None:
     try:
-        for function in _declare_sql_tools(sql, base):
+        jobs, functions = _declare_sql_tools(sql, tenant, base)
+        project_tools.closers.append(jobs.aclose)
+        for function in functions:
             add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
         return
     except ModuleNotFoundError as error:
@@ -213,35 +227,66 @@ def _add_code(project_tools: ProjectTools) -> None:
 
 
 @lru_cache(maxsize=16)
-def _declare_sql_tools(sql: SqlSettings, base: Path) -> tuple[Callable[..., Any], ...]:
+def _declare_sql_tools(
+    sql: SqlSettings, tenant: str, base: Path
+) -> tuple[JobProcesses, tuple[Callable[..., Any], ...]]:
     """Declare the tools of a database, once. Raise `ToolPrecondition` if a login could do more than it should."""
     from deputize.tools.sql.database import Database, Limits
     from deputize.tools.sql.declarations import PostgresReader, declare_changing_tool, declare_planning_tool
     from deputize.tools.sql.declarations import declare_tools as declare_sql_tools
-    from deputize.tools.sql.sqlite import SCHEMA, SQLITE_FUNCTIONS, SqliteDatabase
+    from deputize.tools.sql.sqlite import SqliteDatabase
+    from deputize.tools.sql.sqlite_job import SCHEMA, SQLITE_FUNCTIONS
     from deputize.tools.sql.statements import Access
 
     url, limits = sql.url.get_secret_value(), Limits(seconds=sql.seconds, cost=sql.max_cost)
-    databases: list[Database | SqliteDatabase]
+    jobs = JobProcesses(_SQLITE_PROCESSES, nice=_SQLITE_NICE, per_tenant=_SQLITE_PROCESSES)
     if sql.sqlite_path is not None:
         tables = sql.tables if "tables" in sql.model_fields_set else (f"{SCHEMA}.*",)
-        file = SqliteDatabase(base / sql.sqlite_path, Access(tables=tables, builtin_functions=SQLITE_FUNCTIONS), limits)
-        databases, tools = [file], [*declare_sql_tools(file, shows_samples=sql.samples)]
-    else:
-        access = Access(tables=sql.tables, functions=frozenset(sql.functions))
-        database = Database(url, access, limits)
-        databases, tools = [database], [*declare_sql_tools(PostgresReader(database), shows_samples=sql.samples)]
-        if sql.change_url is not None:
-            writer = Database(sql.change_url.get_secret_value(), access, limits, sql.change_tables)
-            databases.append(writer)
-            tools.append(declare_changing_tool(writer))
-        if sql.scratch_url is not None:
-            scratch = Database(sql.scratch_url.get_secret_value(), access, limits, is_scratch=True)
-            databases.append(scratch)
-            tools.append(declare_planning_tool(database, scratch))
+        access = Access(tables=tables, builtin_functions=SQLITE_FUNCTIONS)
+
+        async def run_job(job: Callable[[bytes], bytes], payload: bytes, seconds: int) -> bytes | None:
+            return await jobs.run_job(tenant, job, payload, seconds=seconds)
+
+        file = SqliteDatabase(base / sql.sqlite_path, access, limits, run_job)
+        file.require_file()
+        return jobs, declare_sql_tools(file, share_database(_SQLITE_PROCESSES), shows_samples=sql.samples)
+    access = Access(tables=sql.tables, functions=frozenset(sql.functions))
+    database = Database(url, access, limits)
+    use_database = share_database(_DATABASE_CONNECTIONS)
+    databases = [database]
+    tools = [*declare_sql_tools(PostgresReader(database), use_database, shows_samples=sql.samples)]
+    if sql.change_url is not None:
+        writer = Database(sql.change_url.get_secret_value(), access, limits, sql.change_tables)
+        databases.append(writer)
+        tools.append(declare_changing_tool(writer, use_database))
+    if sql.scratch_url is not None:
+        scratch = Database(sql.scratch_url.get_secret_value(), access, limits, is_scratch=True)
+        databases.append(scratch)
+        tools.append(declare_planning_tool(database, scratch, use_database))
     # In a thread of its own: an event loop may run in this one.
     with ThreadPoolExecutor(max_workers=1) as threads, suppress(UpstreamUnavailable):
         # A database that does not answer now is tried again by each call, which also looks at the login.
         for each in databases:
             threads.submit(asyncio.run, each.require_login()).result()
-    return tuple(tools)
+    return jobs, tuple(tools)
+
+
+def share_database(capacity: int) -> Callable[[ToolContext], AbstractAsyncContextManager[float]]:
+    """Let so many calls use a database at once: each user as many as are free for all others, at most."""
+    pool = SharedPool("turns at the database", capacity, is_per_tenant=False)
+    bulkheads = Bulkheads(max_concurrent=capacity, threads=0, runs=0)
+
+    @asynccontextmanager
+    async def use_database(context: ToolContext) -> AsyncIterator[float]:
+        end = time.monotonic() + context.seconds_left
+        request = SlotRequest(
+            key=(context.tenant, f"the database by {context.user}"), max_concurrent=capacity, pools=(pool,),
+            max_waiting=_DATABASE_WAITING, max_wait_seconds=_DATABASE_WAIT_SECONDS,
+        )  # fmt: skip
+        slot = bulkheads.take_now(request) or await bulkheads.wait_for_slot(request, context.seconds_left / 2)
+        try:
+            yield end - time.monotonic() - _REPLY_SECONDS
+        finally:
+            slot.release()
+
+    return use_database
