@@ -28,7 +28,7 @@ from proofs.sql_bounds.inputs import (
 from proofs.sql_bounds.judge import Attempt, Outcome, Traces, compute_figures, list_foreign_parts
 from proofs.variants.sql_bounds_unparsed import unparsed
 from proofs.variants.sql_bounds_writable import writable
-from tests.support.sql_statements import HOSTILE, HOSTILE_OF_ANY_LOGIN, build_honest_statements
+from tests.support.sql_statements import HOSTILE, HOSTILE_OF_ANY_LOGIN, OVERSIZED, build_honest_statements
 
 NAME = "sql_bounds"
 PROMISE = (
@@ -84,7 +84,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
 
 async def try_everything(arena: Arena) -> tuple[list[Attempt], Traces]:
     """Try hostile input, then honest input, and collect what all of it left."""
-    hostile = [*_list_queries(arena, HOSTILE), *_list_changes(arena), *_list_checks(arena)]
+    hostile = [*_list_queries(arena, [*HOSTILE, *OVERSIZED]), *_list_changes(arena), *_list_checks(arena)]
     attempts, first = await try_calls(arena, hostile, is_honest=False)
     honest, last = await try_calls(arena, _list_honest(arena), is_honest=True)
     traces = Traces(

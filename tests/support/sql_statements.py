@@ -338,7 +338,38 @@ def _split(text: str) -> list[str]:
     return [line.replace("\\n", "\n") for line in text.strip().splitlines()]
 
 
+# What they change is the memory of the server. The numbers are small: where nothing refuses them, they do no harm.
+_OVERSIZED: Final = r"""
+select length(repeat('x', 20000))
+select length(repeat('x', (select 20000)))
+select length(repeat(name, id)) from products
+select length(repeat(repeat('x', 200), 200))
+select length(lpad('x', 20000)), length(rpad('x', (select 10)))
+select length('x'::char(20000))
+select length(bpchar('x'::bpchar, 20000, true))
+select length(pg_catalog.bit(1, 20000))
+select length(format('%20000s', 1))
+select length(format('%*s', 20000, 1))
+select length(format(name, 1)) from products
+select npoints(polygon(20000, circle '((0, 0), 1)'))
+select cardinality(array_fill(1, array[200, 200]))
+select cardinality(array_fill(1, array[(select 20000)]))
+select count(*) from generate_series(1, (select 20000))
+select count(*) from generate_series(1, id::int), orders
+select count(*) from orders, lateral generate_series(placed, now(), interval '1 second') t
+select array_length(array_agg(repeat('x', 10000) || g), 1) from generate_series(1, 20000) g
+select length(string_agg(repeat('x', 10000), '')) from generate_series(1, 20000) g
+select jsonb_array_length(jsonb_agg(g)) from generate_series(1, 30000000) g
+select cardinality(array(select g || repeat('x', 10000) from generate_series(1, 20000) g))
+select length(json_array(select g || repeat('x', 10000) from generate_series(1, 20000) g)::text)
+select cardinality(array_agg(a.id)) from orders a, orders b, orders c
+select array_length(array_agg(a), 1) from unnest(array[1]) a, unnest(array[2]) b
+select json_objectagg(a : 1) from unnest(string_to_array(repeat('x,', 100), ',')) a
+with recursive r as (select 1 n union all select n + 1 from r where n < 9) select string_agg(n::text, '') from r
+with recursive r as (select 1 n union all select n + 1 from r where n < 9) select array(select n from r)
+"""
 HOSTILE_OF_ANY_LOGIN: Final = _split(_OF_ANY_LOGIN)
+OVERSIZED: Final = _split(_OVERSIZED)
 HOSTILE: Final = [
     statement
     for text in (_STACKED, _CHANGES, _DEFINITIONS, _SESSIONS, _PROGRAMS, _FUNCTIONS, _OF_ANY_LOGIN, _READS)
@@ -460,6 +491,14 @@ def build_honest_statements() -> list[tuple[str, list[Any]]]:
         ("select * from customers offset $1 limit $2", [2, 3]),
         ("values (1, 'a'), (2, 'b') order by 1", []),
         ("table employees", []),
+        ("select repeat('=', 40), lpad(name, 30, '.'), format('%-20s', name), 'x'::char(10) from products", []),
+        ("select sum(g) from generate_series($1, 1000) g", [1]),
+        ("select customer, array_agg(id order by id), json_agg(json_build_object('id', id, 'state', state)) "
+         "from orders group by 1", []),
+        ("select name, array(select id from orders o where o.customer = c.id) from customers c", []),
+        ("select string_agg(distinct tag, ',') from customers, unnest(tags) tag", []),
+        ("select string_agg(g::text, ',') from generate_series(1, 100) g", []),
+        ("explain (verbose) /* how */ (select id from orders union select id from customers order by 1) limit 3;", []),
         ("explain select * from orders where id = $1", [1]),
         ("explain (verbose, costs off, format json) select count(*) from orders", []),
         ("select 1;", []),

@@ -23,7 +23,7 @@ from deputize.tools.sql.validation import Check, validate_table
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import open_policy
 from tests.support.sql_shop import STATE, SqlShop, make_sql_shop
-from tests.support.sql_statements import HOSTILE, HOSTILE_OF_ANY_LOGIN, build_honest_statements
+from tests.support.sql_statements import HOSTILE, HOSTILE_OF_ANY_LOGIN, OVERSIZED, build_honest_statements
 
 pytestmark = [pytest.mark.requirement("EXE-4"), pytest.mark.requirement("GOV-4")]
 
@@ -210,6 +210,25 @@ async def test_what_is_too_much_or_wrong_is_refused(
     with pytest.raises(SemanticViolation) as caught:
         await run(database, sql, *parameters)
     assert (caught.value.details["rule"], bool(caught.value.details["hint"])) == (rule, True), caught.value
+
+
+async def test_what_would_take_the_memory_of_the_server_is_refused(database: Database) -> None:
+    for statement in OVERSIZED:
+        with pytest.raises(SemanticViolation) as caught:
+            await run(database, statement)
+        assert caught.value.details["rule"] in ("size", "cost"), statement
+
+
+async def test_a_plan_tells_steps_costs_and_rows_alone(shop: SqlShop) -> None:
+    """Conditions and names of tables behind a view are not for those who may only read the view."""
+    database = Database(shop.reader, Access(tables=("public.paid_orders",)), Limits())
+    for options in ("", "verbose", "(verbose, format json)", "(format xml, costs off)"):
+        plan = await run(database, f"explain {options} select id from paid_orders where id < 5")
+        assert [each.name for each in plan.columns] == ["step", "cost", "rows"]
+        assert plan.estimated_cost == plan.rows[0][1] > 0
+        steps = " ".join(step for step, _, _ in plan.rows)
+        assert "Scan" in steps
+        assert not [word for word in ("orders", "paid", "state", "id") if word in steps.lower()], steps
 
 
 async def test_a_statement_that_takes_too_long_is_ended(shop: SqlShop) -> None:

@@ -6,7 +6,7 @@ that changes data.
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ MAX_TEXT: Final = 4_000
 MAX_BYTES: Final = 3_000
 _BATCH_ROWS: Final = 20
 _MAX_EXPLAIN_LINES: Final = 200
+_MAX_GATHERED_BYTES: Final = 67_108_864
 # Beyond it, JSON numbers are not exact everywhere.
 MAX_EXACT: Final = 2**53 - 1
 _INTEGERS: Final = frozenset({"int2", "int4", "int8", "oid"})
@@ -43,6 +44,8 @@ _RELATIONS: Final = """
     where relname = any ($1::text[]) and relkind in ('r', 'p', 'v', 'm', 'f')
 """
 
+# As EXPLAIN (FORMAT JSON) writes it.
+Plan = dict[str, Any]
 Parameter = str | int | float | bool | list[str | int | float | bool | None] | dict[str, Any] | None
 
 
@@ -106,7 +109,10 @@ async def run_query(
             )
         types = [each.type.name for each in attributes]
         paged = _build_page(statement.text, types, offset, limit + 1)
-        cost = await require_cheap(connection, paged, values, database.limits.cost)
+        plan = await _load_plan(connection, paged, values)
+        cost = _require_cheap(plan, database.limits.cost)
+        if statement.gathers:
+            _require_small(plan, statement.growth)
         rows, cut_values, is_full = await _fetch(connection, paged, values, types, limit)
         return Rows(
             columns=[Column(name=each.name, type=each.type.name) for each in attributes],
@@ -237,9 +243,18 @@ def _build_value(name: str, type_name: str) -> str:
     return f"left({name}::text, {MAX_TEXT + 1})"
 
 
-async def require_cheap(connection: Connection, sql: str, values: Sequence[Any], limit: float) -> float:
-    plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *values)
-    cost = float(orjson.loads(plan)[0]["Plan"]["Total Cost"])
+async def require_cheap(connection: Connection, sql: str, values: Sequence[Any], limit: float) -> None:
+    """Refuse a statement whose estimated cost is higher."""
+    _require_cheap(await _load_plan(connection, sql, values), limit)
+
+
+async def _load_plan(connection: Connection, sql: str, values: Sequence[Any]) -> Plan:
+    plan: Plan = orjson.loads(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *values))[0]["Plan"]
+    return plan
+
+
+def _require_cheap(plan: Plan, limit: float) -> float:
+    cost = float(plan["Total Cost"])
     if cost > limit:
         raise refuse(
             "cost",
@@ -249,15 +264,46 @@ async def require_cheap(connection: Connection, sql: str, values: Sequence[Any],
     return cost
 
 
+def _require_small(plan: Plan, growth: int) -> None:
+    """Refuse to gather so much into values that the server's memory would suffer, as the planner estimates it."""
+    size = max((_estimate_bytes(part, growth) for part in _iterate_gathered(plan)), default=0)
+    if size > _MAX_GATHERED_BYTES:
+        problem = f"the statement gathers about {size // 1_048_576} MB into values, and {_MAX_GATHERED_BYTES >> 20} MB "
+        raise refuse("size", f"{problem}are the most", "gather fewer rows: filter first, or return them instead")
+
+
+def _estimate_bytes(plan: Plan, growth: int) -> int:
+    return int(plan["Plan Rows"]) * (int(plan["Plan Width"]) + growth)
+
+
+def _iterate_gathered(plan: Plan) -> Iterator[Plan]:
+    """List the parts of a plan whose rows can become one value: those below aggregates, and subqueries."""
+    for part in plan.get("Plans", ()):
+        if plan["Node Type"] in ("Aggregate", "WindowAgg") or "Subplan Name" in part:
+            yield part
+        yield from _iterate_gathered(part)
+
+
 async def _explain(connection: Connection, sql: str, values: Sequence[Any]) -> Rows:
-    lines = await connection.fetch(sql, *values)
+    """Tell steps, costs and rows of a plan. Its conditions and names can be those of tables behind a view."""
+    lines = list(_iterate_steps(await _load_plan(connection, sql, values), 0))
     return Rows(
-        columns=[Column(name="QUERY PLAN", type="text")],
-        rows=[[str(each[0])[:MAX_PAGE_BYTES]] for each in lines[:_MAX_EXPLAIN_LINES]],
+        columns=[
+            Column(name="step", type="text"),
+            Column(name="cost", type="float8"),
+            Column(name="rows", type="int8"),
+        ],
+        rows=lines[:_MAX_EXPLAIN_LINES],
         next_offset=None,
         cut_values=0,
-        estimated_cost=0.0,
+        estimated_cost=float(lines[0][1]),
     )
+
+
+def _iterate_steps(plan: Plan, depth: int) -> Iterator[list[Any]]:
+    yield ["  " * depth + plan["Node Type"], plan["Total Cost"], plan["Plan Rows"]]
+    for part in plan.get("Plans", ()):
+        yield from _iterate_steps(part, depth + 1)
 
 
 async def _fetch(
