@@ -39,6 +39,16 @@ class CallOrigin:
 
 
 @frozen
+class ReplacedCall:
+    """An ended call that is made again, and the key that its replacement takes over from it."""
+
+    call_id: str
+    scope: bytes
+    key: bytes
+    window_seconds: int
+
+
+@frozen
 class CallRequest:
     """A call as it was requested. `arguments` stay as the model wrote them; derived values are stored beside them."""
 
@@ -73,8 +83,8 @@ class CallRequest:
     flow_depth: int = 0
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
-    # The agents who have the key of this call, if not those of its caller; set by operations, never by an interface.
-    key_agent_chain: str | None = None
+    # The ended call that this one is made instead of; set by the lifecycle, never by an interface.
+    replaces: ReplacedCall | None = None
     # The journal entry that this call takes back; set by operations, never by an interface.
     undoes: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.

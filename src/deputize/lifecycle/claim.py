@@ -1,5 +1,7 @@
 """Claim a mutation: make its intent durable before its effect, at most once per key.
 
+undo                    the entry that it takes back, which one call holds until it is known to have done nothing
+retry                   the key of the call that it replaces, taken over from that call alone
 input responses         the key of their round, which is answered once
 no key                  a fresh call, a joined one (idempotent tools), or a refusal (irreversible ones)
 key is free             this call gets it
@@ -12,9 +14,10 @@ key holds a running call, or one whose outcome is unknown
 import asyncio
 import hashlib
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -38,9 +41,9 @@ from deputize.core.states import FINAL_STATES, State
 from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.compensation.later_writers import require_no_later_writer
 from deputize.lifecycle.elicitation.round_token import derive_round_key
-from deputize.lifecycle.phases import Authorized, Claim
+from deputize.lifecycle.phases import Authorized, Claim, IdempotencyKey
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.audit import trace_step
+from deputize.lifecycle.recording.audit import UNDO_SCOPE, derive_claim_scope, trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import load_epochs
 from deputize.store.commit_rows import CommitResult, OpenCallRow
@@ -58,14 +61,6 @@ _STILL_RUNNING = "a call with this idempotency key is still running"
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IdempotencyKey:
-    """The idempotency key of a call. A joined one is derived here, and holds only while its call is in flight."""
-
-    value: str | None
-    is_join: bool = False
-
-
 async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Authorized, Claim] | Outcome:
     """Acquire the claim, with the authority it was acquired under, or return the outcome the key already has."""
     call = authorized.call
@@ -73,8 +68,7 @@ async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Autho
     keys = await runtime.keys.get(call.tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
-    window = 0 if key.is_join else contract.window_seconds
-    row = audit.build_opening_row(runtime, authorized, arguments_digest, key.value, window)
+    row = audit.build_opening_row(runtime, authorized, arguments_digest, key)
     await require_known_key(runtime, authorized, row)
     commit = await _commit_opening(runtime, authorized, row)
     if commit.holder is None:
@@ -95,13 +89,10 @@ async def find_stored_outcome(runtime: Runtime, authorized: Authorized) -> Outco
     keys = await runtime.keys.get(caller.tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
-    if key.value is None or key.is_join:
+    if key.digest is None or key.is_join:
         return None
-    scope = audit.derive_call_scope(call, contract.full_name)
     async with runtime.store.write_transaction() as connection:
-        found_id = await connection.fetchval(
-            _SQL["find_key_holder"], caller.tenant, scope, hashlib.sha256(key.value.encode()).digest()
-        )
+        found_id = await connection.fetchval(_SQL["find_key_holder"], caller.tenant, key.scope, key.digest, None)
         if found_id is None:
             return None
         # As in a commit: a revocation under way is waited for, and a revoked caller is not shown the outcome.
@@ -130,7 +121,8 @@ async def require_known_key(runtime: Runtime, authorized: Authorized, row: OpenC
         return
     async with runtime.store.write_transaction() as connection:
         is_claimed = await connection.fetchval(_LINEAGE["is_key_claimed"], row.tenant, row.scope, row.key)
-    if not is_claimed:
+    # Of a call that replaces another one, the key was claimed before: whether it was made already is not known.
+    if not is_claimed or row.replaces is not None:
         raise RestoredSince(
             "the database was restored to an earlier time, and a call with this key may have happened in the time that "
             "it lost",
@@ -142,21 +134,47 @@ def build_key_reuse_error(authorized: Authorized) -> Problem:
     """Build the refusal of a key that holds a call with other arguments."""
     if authorized.validated.input_round is not None:
         return RoundTokenRejected("this round is already answered, with other responses; make the call again")
+    if authorized.call.request.undoes is not None:
+        return IdempotencyKeyReused(
+            "another call takes the same back, with other arguments: see how it ends", nothing_happened=True
+        )
     return IdempotencyKeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
 
 
 def derive_key(authorized: Authorized, arguments_digest: bytes) -> IdempotencyKey:
+    """Derive what the call claims, and for how long."""
+    call, contract = authorized.call, authorized.contract
+    request = call.request
+    if request.undoes is not None:
+        # Everybody's, and whatever key was sent: two people must not take back the same thing.
+        return IdempotencyKey(
+            scope=UNDO_SCOPE, digest=UUID(request.undoes).bytes, window_seconds=contract.window_seconds
+        )
+    if (replaced := request.replaces) is not None:
+        return IdempotencyKey(scope=replaced.scope, digest=replaced.key, window_seconds=replaced.window_seconds)
+    value, is_join = _name_key(authorized, arguments_digest)
+    if value is None:
+        return IdempotencyKey(window_seconds=contract.window_seconds)
+    return IdempotencyKey(
+        scope=derive_claim_scope(call.caller.user, call.caller.agent_chain, contract.full_name),
+        digest=hashlib.sha256(value.encode()).digest(),
+        window_seconds=0 if is_join else contract.window_seconds,
+        is_join=is_join,
+    )
+
+
+def _name_key(authorized: Authorized, arguments_digest: bytes) -> tuple[str | None, bool]:
     call, contract = authorized.call, authorized.contract
     if authorized.validated.input_round is not None:
         # Whatever key the caller sends: that one holds the call whose input requests this answers.
-        return IdempotencyKey(value=derive_round_key(authorized.validated.input_round.continued_call_id))
+        return derive_round_key(authorized.validated.input_round.continued_call_id), False
     if call.request.idempotency_key is not None:
-        return IdempotencyKey(value=call.request.idempotency_key)
+        return call.request.idempotency_key, False
     if contract.idempotency.upstream is UpstreamIdempotency.IDEMPOTENT and call.session is not None:
-        return IdempotencyKey(value=f"join\0{call.session}\0{arguments_digest.hex()}", is_join=True)
+        return f"join\0{call.session}\0{arguments_digest.hex()}", True
     if contract.mutation_class is MutationClass.WRITE_IRREVERSIBLE:
         raise IdempotencyKeyRequired(f"{contract.full_name} is irreversible, so it requires an idempotency key")
-    return IdempotencyKey(value=None)
+    return None, False
 
 
 async def _commit_opening(runtime: Runtime, authorized: Authorized, row: OpenCallRow) -> CommitResult:

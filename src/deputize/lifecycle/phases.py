@@ -144,6 +144,18 @@ class Authorized:
 
 
 @frozen
+class IdempotencyKey:
+    """What a call claims: whose key it is, its digest, and for how long its outcome is replayed. Without a scope and a
+    digest, the call claims nothing. A joined key holds only while its call is in flight.
+    """
+
+    window_seconds: int
+    scope: bytes | None = None
+    digest: bytes | None = None
+    is_join: bool = False
+
+
+@frozen
 class Claim:
     """Ownership of a mutation whose intent is durable. Its outcome is committed only if `epoch` is still current."""
 

@@ -72,9 +72,8 @@ async def submit_run(runtime: Runtime, authorized: Authorized, *, is_continuatio
         return await resolve_repeat(runtime, authorized, keys, request.retry_of, arguments_digest)
     key = derive_key(authorized, arguments_digest)
     opening_row = audit.build_opening_row(
-        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds, State.QUEUED,
-        is_continuation=is_continuation,
-    )  # fmt: skip
+        runtime, authorized, arguments_digest, key, State.QUEUED, is_continuation=is_continuation
+    )
     await require_known_key(runtime, authorized, opening_row)
     callback_ciphertext = (
         None if request.callback is None else keys.seal(call_id, "callback", serialize_callback(request.callback))

@@ -27,6 +27,9 @@ class OpenCallRow(NamedTuple):
     entry_id: str
     entry: bytes
     salt: bytes | None
+    # The journal entry that it takes back, and the ended call whose key it takes over.
+    undoes: str | None = None
+    replaces: str | None = None
 
 
 class QueueRunRow(NamedTuple):
@@ -100,7 +103,7 @@ class ReleaseLocksRow(NamedTuple):
 class JournalRow(NamedTuple):
     """What a write did to one resource; the first row of a call has, sealed, how it is taken back.
 
-    The id is that of the outcome's audit entry; caller, session and tool are those of the call.
+    The id is that of the outcome's audit entry; caller, session, tool and what it takes back are those of the call.
     """
 
     tenant: str
@@ -118,7 +121,6 @@ class JournalRow(NamedTuple):
     compensation_class: str
     undo_seconds: int | None
     sealed: bytes | None
-    undoes: str | None
 
 
 class CloseCallRow(NamedTuple):

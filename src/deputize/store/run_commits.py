@@ -67,12 +67,15 @@ def split_full_queue(
 async def find_new_runs(
     connection: asyncpg.Connection, waiting_rows: Sequence[PendingRow], tenant: str, timeout: float
 ) -> list[PendingRow]:
-    """Find the waiting runs of a tenant that would queue a call: all but those whose key is claimed."""
+    """Find the waiting runs of a tenant that would queue a call: all but those whose key is claimed.
+
+    One that replaces an ended call may take the key over from it, and counts as new.
+    """
     runs = [each for each in waiting_rows if _is_run_of(tenant, each.row)]
     keys = [
         (each.row.call_id, each.row.open_row.scope, each.row.open_row.key)
         for each in runs
-        if type(each.row) is QueueRunRow and each.row.open_row.key is not None
+        if type(each.row) is QueueRunRow and each.row.open_row.key is not None and each.row.open_row.replaces is None
     ]
     if not keys:
         return runs

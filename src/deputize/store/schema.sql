@@ -196,11 +196,14 @@ CREATE TABLE deputize.calls (
     has_callback boolean DEFAULT false NOT NULL,
     uses_resource_locks boolean DEFAULT false NOT NULL,
     needs_approval boolean DEFAULT false NOT NULL,
-    flow_id uuid
+    flow_id uuid,
+    undoes uuid
 )
 PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.calls
     ADD CONSTRAINT calls_pkey PRIMARY KEY (tenant, id);
+ALTER TABLE deputize.calls
+    ADD CONSTRAINT calls_undoes_check CHECK (((undoes IS NULL) OR ((NOT (claim_scope IS DISTINCT FROM '\x756e646f'::bytea)) AND (NOT (claim_key IS DISTINCT FROM uuid_send(undoes)))))) NOT VALID;
 CREATE INDEX calls_by_caller ON ONLY deputize.calls USING btree (tenant, caller_user, id);
 CREATE INDEX calls_open ON ONLY deputize.calls USING btree (owner, deadline_at) WHERE (state = 'running'::text);
 CREATE INDEX calls_queued ON ONLY deputize.calls USING btree (tenant, id) WHERE (state = 'queued'::text);
@@ -525,10 +528,11 @@ CREATE UNIQUE INDEX human_tasks_about ON deputize.human_tasks USING btree (tenan
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.human_tasks TO deputize_writer;
 
 -- What each write changed, a row for each resource, and in the first row, sealed, how it is taken back. The id is that
--- of the outcome's audit entry. Rows are only added: an uncertain one no longer counts once its call is settled. The
--- ordinal is the order in which outcomes were committed, by no gateway's clock. Of calls that excluded each other by
--- resource locks it is the order of their effects. Two others may have acted in either order if their times overlap: a
--- call acted after began_at and before ended_at, by the clock of the database.
+-- of the outcome's audit entry. Rows are only added: an uncertain one no longer counts once its call is settled; but
+-- is_undone says whether another call took the effect back, and no one has taken that back since. The ordinal is the
+-- order in which outcomes were committed, by no gateway's clock. Of calls that excluded each other by resource locks it
+-- is the order of their effects. Two others may have acted in either order if their times overlap: a call acted after
+-- began_at and before ended_at, by the clock of the database.
 CREATE TABLE deputize.journal (
     tenant text NOT NULL,
     id uuid NOT NULL,
@@ -556,6 +560,7 @@ CREATE TABLE deputize.journal (
     ordinal bigint DEFAULT nextval('deputize.journal_ordinals'::regclass) NOT NULL,
     began_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone DEFAULT now() NOT NULL,
+    is_undone boolean DEFAULT false NOT NULL,
     CONSTRAINT journal_certainty_check CHECK ((certainty = ANY (ARRAY['happened'::text, 'uncertain'::text]))),
     CONSTRAINT journal_compensation_class_check CHECK ((compensation_class = ANY (ARRAY['full'::text, 'semantic'::text, 'partial'::text, 'irreversible'::text]))),
     CONSTRAINT journal_op_check CHECK ((op = ANY (ARRAY['create'::text, 'update'::text, 'delete'::text])))
@@ -568,6 +573,7 @@ CREATE INDEX journal_by_flow ON ONLY deputize.journal USING btree (tenant, flow_
 CREATE INDEX journal_by_scope ON ONLY deputize.journal USING btree (tenant, resource, scope_prefix, ended_at);
 CREATE INDEX journal_by_session ON ONLY deputize.journal USING btree (tenant, session, ordinal) WHERE (session IS NOT NULL);
 CREATE INDEX journal_by_undone ON ONLY deputize.journal USING btree (tenant, undoes) WHERE (undoes IS NOT NULL);
+CREATE TRIGGER journal_mark_undone AFTER INSERT ON deputize.journal FOR EACH ROW WHEN (((new.undoes IS NOT NULL) AND (new.certainty = 'happened'::text) AND (new.number = 0))) EXECUTE FUNCTION deputize.mark_undone();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.journal TO deputize_writer;
 
@@ -1688,7 +1694,8 @@ CREATE FUNCTION deputize.commit_calls(
     openings_key bytea[] DEFAULT '{}'::bytea[], openings_seconds double precision[] DEFAULT '{}'::double precision[],
     openings_window_seconds integer[] DEFAULT '{}'::integer[], openings_trace text[] DEFAULT '{}'::text[],
     openings_entry_id uuid[] DEFAULT '{}'::uuid[], openings_entry bytea[] DEFAULT '{}'::bytea[],
-    openings_salt bytea[] DEFAULT '{}'::bytea[], closings_tenant text[] DEFAULT '{}'::text[],
+    openings_salt bytea[] DEFAULT '{}'::bytea[], openings_undoes uuid[] DEFAULT '{}'::uuid[],
+    openings_replaces uuid[] DEFAULT '{}'::uuid[], closings_tenant text[] DEFAULT '{}'::text[],
     closings_call_id uuid[] DEFAULT '{}'::uuid[], closings_epoch integer[] DEFAULT '{}'::integer[],
     closings_state text[] DEFAULT '{}'::text[], closings_error text[] DEFAULT '{}'::text[],
     closings_release boolean[] DEFAULT '{}'::boolean[], closings_ciphertext bytea[] DEFAULT '{}'::bytea[],
@@ -1703,7 +1710,7 @@ CREATE FUNCTION deputize.commit_calls(
     journal_scope text[] DEFAULT '{}'::text[], journal_before_digest text[] DEFAULT '{}'::text[],
     journal_after_digest text[] DEFAULT '{}'::text[], journal_certainty text[] DEFAULT '{}'::text[],
     journal_compensation_class text[] DEFAULT '{}'::text[], journal_undo_seconds integer[] DEFAULT '{}'::integer[],
-    journal_sealed bytea[] DEFAULT '{}'::bytea[], journal_undoes uuid[] DEFAULT '{}'::uuid[]
+    journal_sealed bytea[] DEFAULT '{}'::bytea[]
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     SET enable_hashjoin TO 'off'
@@ -1728,14 +1735,16 @@ begin
             order by o.tenant, o.scope, o.key;
 
             insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutation_class, caller_user,
-                caller_agent, session, fingerprint, claim_scope, claim_key, owner, deadline_at, window_seconds, trace)
+                caller_agent, session, fingerprint, claim_scope, claim_key, owner, deadline_at, window_seconds, trace,
+                undoes)
             select o.tenant, o.id, 'running', o.tool, o.version, o.digest, o.class, o.usr, o.agent, o.session,
-                o.fingerprint, o.scope, o.key, boot, now() + make_interval(secs => o.seconds), o.window_seconds, o.trace
+                o.fingerprint, o.scope, o.key, boot, now() + make_interval(secs => o.seconds), o.window_seconds, o.trace,
+                o.undoes
             from unnest(openings_tenant, openings_call_id, openings_tool, openings_version, openings_digest,
                     openings_mutation_class, openings_user, openings_agent, openings_session, openings_fingerprint,
-                    openings_scope, openings_key, openings_seconds, openings_window_seconds, openings_trace)
+                    openings_scope, openings_key, openings_seconds, openings_window_seconds, openings_trace, openings_undoes)
                 as o(tenant, id, tool, version, digest, class, usr, agent, session, fingerprint, scope, key, seconds,
-                     window_seconds, trace);
+                     window_seconds, trace, undoes);
 
             insert into deputize.audit_entries (tenant, id, call_id, entry, salt)
             select * from unnest(openings_tenant, openings_entry_id, openings_call_id, openings_entry, openings_salt);
@@ -1749,7 +1758,8 @@ begin
 
             update deputize.calls k
             set state = c.state, error = c.error, nothing_happened = c.release, ended_at = now(),
-                window_ends = case when c.state = 'unknown' then null
+                window_ends = case when c.release and k.undoes is not null then now()
+                                   when c.state = 'unknown' or k.undoes is not null then null
                                    else now() + make_interval(secs => k.window_seconds) end
             from unnest(closings_tenant, closings_call_id, closings_epoch, closings_state, closings_error,
                     closings_release) as c(tenant, id, epoch, state, error, release)
@@ -1783,16 +1793,16 @@ begin
                                      else currval('deputize.journal_ordinals') end as ordinal
                     from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
                         journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-                        journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                        journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed)
                         as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-                        certainty, compensation_class, undo_seconds, sealed, undoes)
+                        certainty, compensation_class, undo_seconds, sealed)
                 )
                 insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
                     step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
                     undoes, ordinal, began_at)
                 select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
                     j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-                    now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, j.ordinal,
+                    now() + make_interval(secs => j.undo_seconds), j.sealed, k.undoes, j.ordinal,
                     coalesce(r.started_at, k.created_at)
                 from effects j
                 join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id and k.id between first_id and last_id
@@ -1814,7 +1824,8 @@ begin
             openings_fingerprint => openings_fingerprint, openings_scope => openings_scope, openings_key => openings_key,
             openings_seconds => openings_seconds, openings_window_seconds => openings_window_seconds,
             openings_trace => openings_trace, openings_entry_id => openings_entry_id, openings_entry => openings_entry,
-            openings_salt => openings_salt,
+            openings_salt => openings_salt, openings_undoes => openings_undoes,
+            openings_replaces => openings_replaces,
             closings_tenant => closings_tenant, closings_call_id => closings_call_id, closings_epoch => closings_epoch,
             closings_state => closings_state, closings_error => closings_error, closings_release => closings_release,
             closings_ciphertext => closings_ciphertext, closings_entry_id => closings_entry_id, closings_entry => closings_entry,
@@ -1826,8 +1837,7 @@ begin
             journal_resource => journal_resource, journal_op => journal_op, journal_scope => journal_scope,
             journal_before_digest => journal_before_digest, journal_after_digest => journal_after_digest,
             journal_certainty => journal_certainty, journal_compensation_class => journal_compensation_class,
-            journal_undo_seconds => journal_undo_seconds, journal_sealed => journal_sealed,
-            journal_undoes => journal_undoes);
+            journal_undo_seconds => journal_undo_seconds, journal_sealed => journal_sealed);
         return;
     end;
 
@@ -1844,14 +1854,14 @@ CREATE FUNCTION deputize.commit_calls_with_conflicts(
     openings_version text[], openings_digest text[], openings_mutation_class text[], openings_user text[],
     openings_agent text[], openings_session text[], openings_fingerprint bytea[], openings_scope bytea[],
     openings_key bytea[], openings_seconds double precision[], openings_window_seconds integer[], openings_trace text[],
-    openings_entry_id uuid[], openings_entry bytea[], openings_salt bytea[], closings_tenant text[],
-    closings_call_id uuid[], closings_epoch integer[], closings_state text[], closings_error text[],
-    closings_release boolean[], closings_ciphertext bytea[], closings_entry_id uuid[], closings_entry bytea[],
-    closings_salt bytea[], entries_tenant text[], entries_id uuid[], entries_call_id uuid[], entries_entry bytea[],
-    entries_salt bytea[], journal_tenant text[], journal_call_id uuid[], journal_id uuid[], journal_number smallint[],
-    journal_flow_id text[], journal_step text[], journal_resource text[], journal_op text[], journal_scope text[],
-    journal_before_digest text[], journal_after_digest text[], journal_certainty text[],
-    journal_compensation_class text[], journal_undo_seconds integer[], journal_sealed bytea[], journal_undoes uuid[]
+    openings_entry_id uuid[], openings_entry bytea[], openings_salt bytea[], openings_undoes uuid[],
+    openings_replaces uuid[], closings_tenant text[], closings_call_id uuid[], closings_epoch integer[],
+    closings_state text[], closings_error text[], closings_release boolean[], closings_ciphertext bytea[],
+    closings_entry_id uuid[], closings_entry bytea[], closings_salt bytea[], entries_tenant text[], entries_id uuid[],
+    entries_call_id uuid[], entries_entry bytea[], entries_salt bytea[], journal_tenant text[], journal_call_id uuid[],
+    journal_id uuid[], journal_number smallint[], journal_flow_id text[], journal_step text[], journal_resource text[],
+    journal_op text[], journal_scope text[], journal_before_digest text[], journal_after_digest text[],
+    journal_certainty text[], journal_compensation_class text[], journal_undo_seconds integer[], journal_sealed bytea[]
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     SET enable_hashjoin TO 'off'
@@ -1876,8 +1886,15 @@ begin
             where o.key is not null
             order by o.tenant, o.scope, o.key, o.id
             on conflict (tenant, scope, key) do update set call_id = excluded.call_id
-            where exists (select from deputize.calls k where k.tenant = claim.tenant and k.id = claim.call_id
-                          and k.window_ends <= now())
+            -- A key is free once its window is over. A call that replaces an ended one takes the key over from that one
+            -- alone, at any time: who had it in between may have acted. What takes an entry back keeps it until it is known
+            -- to have done nothing.
+            where exists (
+                select from deputize.calls k
+                join unnest(openings_call_id, openings_replaces) as o(id, replaced) on o.id = excluded.call_id
+                where k.tenant = claim.tenant and k.id = claim.call_id
+                  and case when o.replaced is null then k.window_ends <= now() else k.id = o.replaced and k.ended_at is not null end
+                  and (k.undoes is null or k.nothing_happened))
             returning claim.call_id
         )
         select coalesce(array_agg(call_id), '{}') into claimed from inserted_claims;
@@ -1897,14 +1914,16 @@ begin
         end if;
 
         insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutation_class, caller_user,
-            caller_agent, session, fingerprint, claim_scope, claim_key, owner, deadline_at, window_seconds, trace)
+            caller_agent, session, fingerprint, claim_scope, claim_key, owner, deadline_at, window_seconds, trace,
+            undoes)
         select o.tenant, o.id, 'running', o.tool, o.version, o.digest, o.class, o.usr, o.agent, o.session,
-            o.fingerprint, o.scope, o.key, boot, now() + make_interval(secs => o.seconds), o.window_seconds, o.trace
+            o.fingerprint, o.scope, o.key, boot, now() + make_interval(secs => o.seconds), o.window_seconds, o.trace,
+            o.undoes
         from unnest(openings_tenant, openings_call_id, openings_tool, openings_version, openings_digest,
                 openings_mutation_class, openings_user, openings_agent, openings_session, openings_fingerprint,
-                openings_scope, openings_key, openings_seconds, openings_window_seconds, openings_trace)
+                openings_scope, openings_key, openings_seconds, openings_window_seconds, openings_trace, openings_undoes)
             as o(tenant, id, tool, version, digest, class, usr, agent, session, fingerprint, scope, key, seconds,
-                 window_seconds, trace)
+                 window_seconds, trace, undoes)
         where o.key is null or o.id = any(claimed)
         on conflict do nothing;
         get diagnostics inserted = row_count;
@@ -1929,7 +1948,8 @@ begin
         with ended as (
             update deputize.calls k
             set state = c.state, error = c.error, nothing_happened = c.release, ended_at = now(),
-                window_ends = case when c.state = 'unknown' then null
+                window_ends = case when c.release and k.undoes is not null then now()
+                                   when c.state = 'unknown' or k.undoes is not null then null
                                    else now() + make_interval(secs => k.window_seconds) end
             from unnest(closings_tenant, closings_call_id, closings_epoch, closings_state, closings_error,
                     closings_release, closings_ciphertext, closings_entry_id, closings_entry, closings_salt)
@@ -1958,16 +1978,16 @@ begin
                                  else currval('deputize.journal_ordinals') end as ordinal
                 from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
                     journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed)
                     as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-                    certainty, compensation_class, undo_seconds, sealed, undoes)
+                    certainty, compensation_class, undo_seconds, sealed)
             )
             insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
                 step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
                 undoes, ordinal, began_at)
             select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
                 j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-                now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, j.ordinal,
+                now() + make_interval(secs => j.undo_seconds), j.sealed, k.undoes, j.ordinal,
                 coalesce(r.started_at, k.created_at)
             from effects j
             join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id
@@ -2308,10 +2328,15 @@ begin
                       and not deputize.is_call_held(k.tenant, k.id, k.caller_user))
         order by o.id limit 100000) as old
     where r.tenant = old.tenant and r.id = old.id;
-    -- A claim whose window is over means nothing: the next call with its key takes it anyway.
+    -- A claim whose window is over says who had the key last, to a retry of a call before it: as long as there may be one
+    -- with its input. That of an undo holds as long as there is what it took back.
     delete from deputize.claims c using deputize.calls k
-    where k.tenant = c.tenant and k.id = c.call_id and k.window_ends < now() - interval '1 day'
-      and c.call_id < deputize.first_uuid_of_day((now() at time zone 'utc')::date - p_days);
+    where k.tenant = c.tenant and k.id = c.call_id
+      and c.call_id < deputize.first_uuid_of_day((now() at time zone 'utc')::date - p_days)
+      and (k.window_ends < now() - interval '1 day'
+           or k.undoes is not null and k.ended_at < now() - interval '1 day' and k.state <> 'unknown'
+              and not exists (select from deputize.journal j where j.tenant = k.tenant and j.id = k.undoes))
+      and not exists (select from deputize.legal_holds);
     return truncated;
 end $_$;
 
@@ -2345,7 +2370,7 @@ begin
     ), ended as (
         update deputize.calls k
         set state = found_calls.state, error = found_calls.error, nothing_happened = true, ended_at = now(),
-            window_ends = now() + make_interval(secs => k.window_seconds)
+            window_ends = now() + make_interval(secs => case when k.undoes is null then k.window_seconds else 0 end)
         from found_calls where k.tenant = found_calls.tenant and k.id = found_calls.id
         returning k.tenant, k.id, found_calls.ciphertext, found_calls.entry_id, found_calls.entry
     ), closed as (
@@ -2896,6 +2921,28 @@ CREATE FUNCTION deputize.lock_legal_holds(p_exclusive boolean) RETURNS void
            else pg_advisory_xact_lock_shared(hashtextextended('deputize legal holds', 0)) end
 $$;
 
+-- Trigger: mark what a call took back, in the transaction that records that it did.
+CREATE FUNCTION deputize.mark_undone() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    entry uuid := new.undoes;
+begin
+    -- What takes back an undo brings back what that took back, and so on: as far as it changes anything.
+    while entry is not null loop
+        update deputize.journal e set is_undone = not e.is_undone
+        where e.tenant = new.tenant and e.id = entry and e.is_undone <> exists (
+            select from deputize.journal u
+            where u.tenant = new.tenant and u.undoes = entry and u.id >= deputize.first_uuid_of_eve(entry)
+              and u.certainty = 'happened' and not u.is_undone);
+        exit when not found;
+        select e.undoes into entry from deputize.journal e
+        where e.tenant = new.tenant and e.id = entry and e.number = 0;
+    end loop;
+    return null;
+end $$;
+
 -- Merge the terms of new audit entries into the index, so that no commit has to. Returns how many pages were merged.
 CREATE FUNCTION deputize.merge_audit_terms() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3073,7 +3120,8 @@ CREATE FUNCTION deputize.queue_runs(
     openings_agent text[], openings_session text[], openings_fingerprint bytea[], openings_scope bytea[],
     openings_key bytea[], openings_seconds double precision[], openings_window_seconds integer[], openings_trace text[],
     openings_entry_id uuid[], openings_entry bytea[], openings_salt bytea[], runs_input bytea[], runs_caller bytea[],
-    runs_not_after timestamp with time zone[], runs_priority integer[], runs_release text[], callbacks_request bytea[]
+    runs_not_after timestamp with time zone[], runs_priority integer[], runs_release text[], callbacks_request bytea[],
+    openings_undoes uuid[] DEFAULT '{}'::uuid[], openings_replaces uuid[] DEFAULT '{}'::uuid[]
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     SET enable_hashjoin TO 'off'
@@ -3097,7 +3145,7 @@ begin
         openings_fingerprint => openings_fingerprint, openings_scope => openings_scope, openings_key => openings_key,
         openings_seconds => openings_seconds, openings_window_seconds => openings_window_seconds,
         openings_trace => openings_trace, openings_entry_id => openings_entry_id, openings_entry => openings_entry,
-        openings_salt => openings_salt)
+        openings_salt => openings_salt, openings_undoes => openings_undoes, openings_replaces => openings_replaces)
     loop
         if result.kind = 'claimed' then
             claimed := claimed || result.id;
@@ -3330,7 +3378,6 @@ begin
     end if;
     return null;
 end $$;
-REVOKE ALL ON FUNCTION deputize.require_hold_entry FROM PUBLIC;
 
 -- Trigger: refuse to commit the deletion of a queued entry that the log does not have.
 CREATE FUNCTION deputize.require_leaf() RETURNS trigger
@@ -3344,7 +3391,6 @@ begin
     end if;
     return null;
 end $$;
-REVOKE ALL ON FUNCTION deputize.require_leaf FROM PUBLIC;
 
 -- Give a run to the engine once more, later, because this worker cannot execute it now. Remembers since when, if the
 -- reason is that the worker is unable to.
@@ -3564,7 +3610,7 @@ CREATE FUNCTION deputize.settle_unknown_call(
     journal_scope text[] DEFAULT '{}'::text[], journal_before_digest text[] DEFAULT '{}'::text[],
     journal_after_digest text[] DEFAULT '{}'::text[], journal_certainty text[] DEFAULT '{}'::text[],
     journal_compensation_class text[] DEFAULT '{}'::text[], journal_undo_seconds integer[] DEFAULT '{}'::integer[],
-    journal_sealed bytea[] DEFAULT '{}'::bytea[], journal_undoes uuid[] DEFAULT '{}'::uuid[]
+    journal_sealed bytea[] DEFAULT '{}'::bytea[]
 ) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -3600,13 +3646,13 @@ begin
             undoes, ordinal, began_at, ended_at)
         select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
             j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-            now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, place,
+            now() + make_interval(secs => j.undo_seconds), j.sealed, k.undoes, place,
             coalesce(first_began_at, k.created_at), coalesce(last_ended_at, now())
         from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
             journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-            journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+            journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed)
             as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-            certainty, compensation_class, undo_seconds, sealed, undoes)
+            certainty, compensation_class, undo_seconds, sealed)
         join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id;
     end if;
     delete from deputize.reconciliations where tenant = closing_tenant and id = closing_call_id;
@@ -3623,7 +3669,8 @@ CREATE FUNCTION deputize.submit_for_approval(
     callback_request bytea, approval_id uuid, approval_binding bytea, approval_demands bytea,
     approval_presentation bytea, approval_preview_digest bytea, approval_fresh_seconds integer, approval_chain text[],
     approval_tool text, approval_group_key text, approval_groups text[], approval_levels double precision[],
-    approval_expires_at timestamp with time zone
+    approval_expires_at timestamp with time zone, opening_undoes uuid DEFAULT NULL::uuid,
+    opening_replaces uuid DEFAULT NULL::uuid
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     AS $$
@@ -3641,7 +3688,8 @@ begin
         openings_scope => array[opening_scope], openings_key => array[opening_key],
         openings_seconds => array[opening_seconds], openings_window_seconds => array[opening_window_seconds],
         openings_trace => array[opening_trace], openings_entry_id => array[opening_entry_id],
-        openings_entry => array[opening_entry], openings_salt => array[opening_salt])
+        openings_entry => array[opening_entry], openings_salt => array[opening_salt],
+        openings_undoes => array[opening_undoes], openings_replaces => array[opening_replaces])
     loop
         is_claimed := is_claimed or result.kind = 'claimed';
         return next result;
@@ -3745,7 +3793,6 @@ begin
     perform deputize.reschedule_run(new.tenant, new.flow_id, 0, false);
     return null;
 end $$;
-REVOKE ALL ON FUNCTION deputize.wake_flow FROM PUBLIC;
 
 -- Wake as many runs as may hold a released lock, and those that wait for a scope overlapping it. Each of them checks
 -- again whether it has to wait.

@@ -524,8 +524,7 @@ async def find_entry(lab: GatewayLab, changed: str) -> Any:
 async def take_back(lab: GatewayLab, entry_id: Any, name: str, **request: Any) -> Outcome:
     """Make the call that takes back a change of a note, as an undo makes it."""
     step = CallRequest(
-        tool="book.change", arguments={"name": name, "text": "1"}, undoes=str(entry_id),
-        idempotency_key=f"undo:{entry_id}:0", **request,
+        tool="book.change", arguments={"name": name, "text": "1"}, undoes=str(entry_id), **request,
     )  # fmt: skip
     return await lab.gateway.run_call(await make_person(lab), step)
 

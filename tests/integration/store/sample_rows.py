@@ -47,7 +47,7 @@ def add_effects(closing: CloseCallRow, *scopes: str) -> CloseCallRow:
         JournalRow(
             tenant=closing.tenant, call_id=closing.call_id, id=closing.entry_id, number=number, flow_id=None, step=None,
             resource="crm.users", op="update", scope=scope, before_digest=None, after_digest=None,
-            certainty="happened", compensation_class="full", undo_seconds=60, sealed=b"box", undoes=None,
+            certainty="happened", compensation_class="full", undo_seconds=60, sealed=b"box",
         )
         for number, scope in enumerate(scopes)
     ]  # fmt: skip

@@ -47,10 +47,7 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
     keys = await runtime.keys.get(tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
-    call_row = audit.build_opening_row(
-        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds,
-        State.AWAITING_APPROVAL,
-    )  # fmt: skip
+    call_row = audit.build_opening_row(runtime, authorized, arguments_digest, key, State.AWAITING_APPROVAL)
     holder_id = call.request.retry_of or await _find_key_holder(runtime, call_row)
     if holder_id is not None:
         # No new preview: people decide on the one they were shown.
@@ -89,7 +86,9 @@ async def _find_key_holder(runtime: Runtime, call_row: OpenCallRow) -> str | Non
     if call_row.key is None:
         return None
     async with runtime.store.write_transaction() as connection:
-        holder_id = await connection.fetchval(_CALLS["find_key_holder"], call_row.tenant, call_row.scope, call_row.key)
+        holder_id = await connection.fetchval(
+            _CALLS["find_key_holder"], call_row.tenant, call_row.scope, call_row.key, call_row.replaces
+        )
     return None if holder_id is None else str(holder_id)
 
 

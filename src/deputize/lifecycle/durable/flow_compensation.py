@@ -2,14 +2,13 @@
 
 Once a flow has failed and all of its calls have ended, its end is recorded (`save_ending`): from then on no call of a
 step is made. The effects come from the journal. They are taken back one at a time, each by a call of its own under the
-authority of the flow's caller, and under the key that everyone who takes that effect back uses: a person who undoes it
-at the same moment makes the same call. Such a call is recorded before it is made, and its end wakes the flow.
+authority of the flow's caller, which claims the effect like everyone who takes it back: a person who undoes it at the
+same moment makes the same call. Such a call is recorded before it is made, and its end wakes the flow.
 
 The first effect that cannot be taken back stops this: older ones may be what it stands on. `flow_effects.py` reports
 what is left.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
@@ -20,12 +19,11 @@ import orjson
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.contract.contract import Effects
-from deputize.core.errors import NotRetryable, Problem, UndoTooBroad, find_problem_type
+from deputize.core.errors import Problem, UndoTooBroad, find_problem_type
 from deputize.core.outcome import Outcome
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries, read_journal
 from deputize.lifecycle.compensation.later_writers import find_later_writers
-from deputize.lifecycle.compensation.undo_attempts import find_undo_key
 from deputize.lifecycle.durable.flow_effects import Effect, Remainder, explain_lost, load_remainder, save_report
 from deputize.lifecycle.durable.flow_end import cancel_steps
 from deputize.lifecycle.durable.flow_steps import (
@@ -39,12 +37,13 @@ from deputize.lifecycle.durable.flow_steps import (
 )
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
 from deputize.lifecycle.phases import CallContext, Validated
-from deputize.lifecycle.recording.audit import derive_undo_scope
+from deputize.lifecycle.recording.audit import UNDO_SCOPE
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import FlowFailure
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("flows")
+_JOURNAL = load_statements("journal")
 _RETRY_SECONDS: Final = 2.0
 # The database was too slow to say who changed something later.
 _SLOW_RETRY_SECONDS: Final = 30.0
@@ -133,7 +132,7 @@ class _Compensator:
             return await self._follow_call(remainder, effect, plan)
         if plan is not None and "refusal" in plan:
             await self._stop(remainder, _explain_refusal(plan))
-        elif plan is None or not await self._find_planned_call(effect.entry_id, plan):
+        elif plan is None or not await self._find_planned_call(effect.entry_id):
             await self._take_back(remainder, effect, effect.entry_id, steps)
         return True
 
@@ -190,16 +189,8 @@ class _Compensator:
         if verdict.compensation is None:
             await self._stop_unplanned(remainder, entry_id, verdict)
             return
-        try:
-            key = await find_undo_key(runtime, tenant, entry_id, verdict.compensation.tool)
-        except NotRetryable as problem:
-            await self._stop_unplanned(
-                remainder, entry_id, EntryVerdict(reason="compensation_failed", detail=problem.message)
-            )
-            return
-        planned_key = await self._plan_call(entry_id, row, verdict.compensation, key)
-        if planned_key is not None:
-            request = _build_request(self.call, effect, verdict.compensation, planned_key)
+        if await self._plan_call(entry_id, row, verdict.compensation):
+            request = _build_request(self.call, effect, verdict.compensation)
             outcome = await runtime.run_call(runtime, self.call.caller, request)
             await self._save_call(entry_id, outcome, steps)
 
@@ -216,10 +207,8 @@ class _Compensator:
             raise RunNotReady("another worker may be taking back what it did", seconds=_RETRY_SECONDS)
         await self._stop(remainder, verdict)
 
-    async def _plan_call(
-        self, entry_id: str, row: asyncpg.Record, compensation: BoundCompensation, key: str
-    ) -> str | None:
-        """Record which call this worker is about to make, and return its key; None if another one was quicker."""
+    async def _plan_call(self, entry_id: str, row: asyncpg.Record, compensation: BoundCompensation) -> bool:
+        """Record which call this worker is about to make; False if another one was quicker."""
         keys, now_ms = await self._runtime.keys.get(self.call.tenant), self._runtime.clock.epoch_ms()
         async with self._runtime.store.write_transaction() as connection:
             if not await connection.fetchval(
@@ -228,19 +217,19 @@ class _Compensator:
                 raise RunNotReady("another worker has begun the flow", seconds=_RETRY_SECONDS)
             async with edit_document(connection, keys, self.call.tenant, self.call.call_id) as document:
                 plan: dict[str, Any] = document["compensations"].setdefault(
-                    entry_id, {"tool": compensation.tool, "class": row["compensation_class"], "key": key, "by": {}}
+                    entry_id, {"tool": compensation.tool, "class": row["compensation_class"], "by": {}}
                 )
                 if document["report"] is not None or "call_id" in plan or "refusal" in plan:
-                    return None
+                    return False
                 plan["by"][self._planner] = now_ms
-                return str(plan["key"])
+        return True
 
     async def _save_call(self, entry_id: str, outcome: Outcome, steps: FlowSteps) -> None:
         """Save what became of a planned call. A call counts more than a refusal, whichever is saved first."""
         is_made = outcome.is_accepted or outcome.is_replay
         if is_made:
             await self._name_flow(outcome.call_id)
-        elif await self._find_planned_call(entry_id, steps.compensations.get(entry_id)):
+        elif await self._find_planned_call(entry_id):
             return
         keys, now_ms = await self._runtime.keys.get(self.call.tenant), self._runtime.clock.epoch_ms()
         wait_seconds: float | None = None
@@ -268,23 +257,20 @@ class _Compensator:
         began_ms = now_ms if steps.ending is None else steps.ending["at_ms"]
         return bool(now_ms - began_ms > 1000 * self._run.validated.contract.timeout.effective_seconds)
 
-    async def _find_planned_call(self, entry_id: str, plan: Mapping[str, Any] | None) -> bool:
-        """Find the call of a worker that died before it recorded it, by its key; tell whether there is one."""
-        if plan is None:
-            return False
+    async def _find_planned_call(self, entry_id: str) -> bool:
+        """Find the call of a worker that died before it recorded it, by its claim; tell whether there is one."""
         tenant, flow_id = self.call.tenant, self.call.call_id
-        scope, key = derive_undo_scope(plan["tool"]), hashlib.sha256(plan["key"].encode()).digest()
         async with self._runtime.store.write_transaction() as connection:
-            row = await connection.fetchrow(_SQL["find_step_calls"], tenant, [scope], [key])
-        if row is None:
+            found_id = await connection.fetchval(_JOURNAL["find_undo"], tenant, UNDO_SCOPE, UUID(entry_id).bytes)
+        if found_id is None:
             return False
-        await self._name_flow(str(row["call_id"]))
+        await self._name_flow(str(found_id))
         keys = await self._runtime.keys.get(tenant)
         async with (
             self._runtime.store.write_transaction() as connection,
             edit_document(connection, keys, tenant, flow_id) as document,
         ):
-            document["compensations"][entry_id].setdefault("call_id", str(row["call_id"]))
+            document["compensations"][entry_id].setdefault("call_id", str(found_id))
         return True
 
     async def _name_flow(self, call_id: str) -> None:
@@ -302,11 +288,10 @@ class _Compensator:
             document["taken_back"].setdefault(effect.entry_id, fields)
 
 
-def _build_request(call: CallContext, effect: Effect, compensation: BoundCompensation, key: str) -> CallRequest:
+def _build_request(call: CallContext, effect: Effect, compensation: BoundCompensation) -> CallRequest:
     return CallRequest(
         tool=compensation.tool,
         arguments=dict(compensation.arguments),
-        idempotency_key=key,
         session=call.session,
         step=effect.call.step,
         traceparent=call.trail.traceparent,

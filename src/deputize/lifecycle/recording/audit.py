@@ -32,13 +32,23 @@ from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry, encode_summary
 from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.envelope import get_failure_state, get_refusal_state
-from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
-from deputize.lifecycle.recording.journal import build_journal_rows
+from deputize.lifecycle.phases import (
+    Authorized,
+    CallContext,
+    Claim,
+    Executed,
+    IdempotencyKey,
+    Validated,
+    Verified,
+)
+from deputize.lifecycle.recording.journal import build_journal_rows, did_nothing
 from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_arguments, redact_responses
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
 
 SALT_BYTES: Final = 16
+# The scope of the claims of undos. Each claims the entry that it takes back; the database requires it.
+UNDO_SCOPE: Final = b"undo"
 _RESULT_WRAPPER_BYTES: Final = len(b'{"result":}')
 _SCALARS: Final = (str, int, float)
 DRY_RUN: Final = "dry_run"
@@ -237,8 +247,7 @@ def build_opening_row(
     runtime: Runtime,
     authorized: Authorized,
     fingerprint: bytes,
-    key: str | None,
-    window: int,
+    key: IdempotencyKey,
     state: State = State.RUNNING,
     *,
     is_continuation: bool = False,
@@ -250,12 +259,11 @@ def build_opening_row(
     return OpenCallRow(
         caller.tenant, call.call_id, contract.full_name, contract.version, validated.tool.digest,
         contract.mutation_class, caller.user, caller.agent_key, call.session, fingerprint,
-        None if key is None else derive_call_scope(call, contract.full_name),
-        None if key is None else hashlib.sha256(key.encode()).digest(),
-        contract.timeout.effective_seconds, window, call.trail.trace_id,
+        key.scope, key.digest, contract.timeout.effective_seconds, key.window_seconds, call.trail.trace_id,
         *build_intent_entry(
             runtime, authorized, call.call_id, trace_opening(validated, state, is_continuation=is_continuation)
         ),
+        call.request.undoes, None if call.request.replaces is None else call.request.replaces.call_id,
     )  # fmt: skip
 
 
@@ -264,22 +272,6 @@ def name_approval(runtime: Runtime, authorized: Authorized, row: OpenCallRow, ap
     passage = trace_opening(authorized.validated, State.AWAITING_APPROVAL)
     entry_id, entry, salt = build_intent_entry(runtime, authorized, row.call_id, passage, approval_id=approval_id)
     return row._replace(entry_id=entry_id, entry=entry, salt=salt)
-
-
-def derive_call_scope(call: CallContext, tool: str) -> bytes:
-    """Derive whose key a call has. That of an undo is everybody's: two people must not take back the same thing. That
-    of a retry belongs to who made the call: an agent and its user must not both make it again.
-    """
-    request = call.request
-    if request.undoes is not None:
-        return derive_undo_scope(tool)
-    chain = call.caller.agent_chain if request.key_agent_chain is None else request.key_agent_chain
-    return derive_claim_scope(call.caller.user, chain, tool)
-
-
-def derive_undo_scope(tool: str) -> bytes:
-    """Derive the scope of the keys of undos with this tool."""
-    return hashlib.sha256(f"undo\0{tool}".encode()).digest()
 
 
 def derive_claim_scope(user: str, actor: str, tool: str) -> bytes:
@@ -330,6 +322,9 @@ def build_closing_row(
     tenant = authorized.call.tenant
     # A canceled call keeps its key: a client that missed the cancellation and repeats the key must not undo it.
     release = problem is not None and problem.nothing_happened and not isinstance(problem, Canceled)
+    if authorized.call.request.undoes is not None:
+        # Until then, nobody else takes the same back.
+        release = did_nothing(verified)
     error = problem.spec.slug if problem else None
     return CloseCallRow(
         tenant, claim.call_id, claim.epoch, state, error, release, ciphertext, entry_id, body, commitment.salt,

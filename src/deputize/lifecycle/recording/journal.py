@@ -65,7 +65,6 @@ def build_journal_rows(runtime: Runtime, verified: Verified, call_id: str, entry
             compensation_class=get_compensation_class(contract),
             undo_seconds=None if compensation is None else compensation.within_seconds,
             sealed=sealed if number == 0 else None,
-            undoes=request.undoes,
         )
         for number, (resource, op, scope) in enumerate(effects)
     )
@@ -92,6 +91,14 @@ def _judge_certainty(verified: Verified) -> Certainty | None:
     if change is not None and change.after is not None and not change.is_changed and not executed.is_late:
         return None
     return "uncertain"
+
+
+def did_nothing(verified: Verified) -> bool:
+    """Tell whether a call is known to have had no effect. What a flow did, its steps know."""
+    problem = verified.problem
+    if problem is None:
+        return False
+    return problem.nothing_happened or (verified.contract.flow is None and _judge_certainty(verified) is None)
 
 
 def _list_effects(tool: CompiledTool, arguments: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
@@ -164,7 +171,6 @@ def settle_journal_rows(
         settled._replace(
             **{name: row[name] for name in names},
             sealed=sealed if row["number"] == 0 else None,
-            undoes=None if row["undoes"] is None else str(row["undoes"]),
         )
         for row in rows
     )

@@ -1,18 +1,17 @@
 """Take calls back: execute an undo plan, newest call first, each step as a call of the person who undoes.
 
 A step passes the whole lifecycle, with their authority; when it begins, it is refused if someone changed the same thing
-since. Its idempotency key is made of the journal entry, so that whoever repeats the request, after whatever crash, goes
-on where it stopped. The first step that does not succeed ends the request, and the plan of what is left is returned.
+since. It claims the journal entry, which one call holds until it is known to have done nothing; so whoever repeats the
+request, after whatever crash, goes on where it stopped. The first step that does not succeed ends the request, and the
+plan of what is left is returned.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from deputize.core.caller import UNDO_SCOPE, Caller
 from deputize.core.errors import ScopeMissing, UndoPlanChanged
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
-from deputize.lifecycle.compensation.undo_attempts import find_undo_key
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.undo.undo_plan import (
     MAX_STEPS,
@@ -65,9 +64,7 @@ class Undo:
         return made
 
     async def _run_step(self, caller: Caller, step: UndoStep) -> Outcome:
-        request = build_undo_request(caller, step)
-        key = await find_undo_key(self._lifecycle.runtime, caller.tenant, step.entry_id, request.tool)
-        return await self._lifecycle.run(caller, replace(request, idempotency_key=key))
+        return await self._lifecycle.run(caller, build_undo_request(caller, step))
 
 
 def _require_undo(caller: Caller) -> None:

@@ -254,7 +254,7 @@ def may_undo(caller: Caller) -> bool:
 
 
 def build_undo_request(caller: Caller, step: UndoStep) -> CallRequest:
-    """Build the call that takes a step back, without its key."""
+    """Build the call that takes a step back."""
     compensation = step.compensation
     if compensation is None:
         raise ValueError("a step that is ready has a compensation")

@@ -1,9 +1,11 @@
 -- Calls and their progress: lifecycle/claim.py, operations/calls/ and store/run_commits.py.
 
 -- name: find_key_holder
--- Find the call that owns an idempotency key, unless the key's window is over.
+-- Find the call that owns an idempotency key, unless the key's window is over. For a call that replaces another one:
+-- unless that one owns it.
 select c.call_id from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
-where c.tenant = $1 and c.scope = $2 and c.key = $3 and (k.window_ends is null or k.window_ends > now());
+where c.tenant = $1 and c.scope = $2 and c.key = $3
+  and case when $4::uuid is null then k.window_ends is null or k.window_ends > now() else c.call_id <> $4 end;
 
 -- name: load_key_holder
 -- What is needed to replay the call that owns a key, to wait for it, or to take it over. Read from the primary.
@@ -79,7 +81,7 @@ returning id;
 
 -- name: cancel_queued_call
 -- Cancel a call that no worker has begun, and return the state it waited in. It keeps its idempotency key, so that a
--- repeat is told of the cancellation.
+-- repeat is told of the cancellation; but what it was to take back can be taken back by another call.
 with waits as (
     select k.tenant, k.id, k.state from deputize.calls k
     where k.tenant = $1 and k.id = $2 and k.owner_epoch = 0 and k.state in ('queued', 'awaiting_approval')
@@ -87,7 +89,7 @@ with waits as (
 )
 update deputize.calls k
 set state = 'canceled', cancel_requested_at = now(), ended_at = now(), error = 'canceled', nothing_happened = true,
-    window_ends = now() + make_interval(secs => k.window_seconds)
+    window_ends = now() + make_interval(secs => case when k.undoes is null then k.window_seconds else 0 end)
 from waits where k.tenant = waits.tenant and k.id = waits.id
 returning waits.state;
 
@@ -116,7 +118,7 @@ where (r.priority, r.queued_at) < (own.priority, own.queued_at);
 -- name: load_call_to_retry
 -- Only a run has an input to retry with.
 select k.id, k.state, k.tool, k.version, k.caller_user, k.caller_agent, k.session, k.mutation_class, k.nothing_happened,
-       s.ciphertext as input
+       k.claim_scope, k.claim_key, k.window_seconds, s.ciphertext as input
 from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'input'
 where k.tenant = $1 and k.id = $2;

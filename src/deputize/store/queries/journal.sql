@@ -2,7 +2,7 @@
 -- operations/undo/.
 
 -- name: load_uncertain_effects
-select number, flow_id, step, resource, op, scope, before_digest, after_digest, sealed, id, undoes
+select number, flow_id, step, resource, op, scope, before_digest, after_digest, sealed, id
 from deputize.journal
 where tenant = $1 and call_id = $2 and certainty = 'uncertain'
 order by ordinal, id, number;
@@ -10,9 +10,9 @@ order by ordinal, id, number;
 -- name: insert_abandoned_effect
 -- Of a call whose process died. What it changed is not known, so it counts as anything in the tool's namespace.
 insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, resource, op,
-    scope, certainty, compensation_class, began_at)
+    scope, certainty, compensation_class, undoes, began_at)
 select k.tenant, $3, 0, k.id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, split_part(k.tool, '.', 1),
-    'update', '*', 'uncertain', 'irreversible', coalesce(r.started_at, k.created_at)
+    'update', '*', 'uncertain', 'irreversible', k.undoes, coalesce(r.started_at, k.created_at)
 from deputize.calls k
 left join deputize.runs r on r.tenant = k.tenant and r.id = k.id
 where k.tenant = $1 and k.id = $2 and k.mutation_class <> 'read'
@@ -56,7 +56,7 @@ limit $4;
 -- Each effect of these entries, newest entry first, with the call that took the entry back last.
 select j.id, j.number, j.ended_at, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op,
        j.scope, j.certainty, j.compensation_class, j.undo_until, j.undo_until < now() as is_over, j.sealed, j.undoes,
-       deputize.is_undone(j.tenant, j.id) as is_undone, u.id as undo_id, u.call_id as undo_call_id,
+       j.is_undone, u.id as undo_id, u.call_id as undo_call_id,
        u.certainty as undo_certainty
 from deputize.journal j
 left join lateral (
@@ -84,7 +84,7 @@ cross join lateral (
 where e.tenant = $1 and e.id = any($2::uuid[])
 order by e.id, o.ordinal desc;
 
--- name: find_undo_attempt
--- The state of the call that has this key of an undo.
-select k.state from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
-where c.tenant = $1 and c.scope = $2 and c.key = $3;
+-- name: find_undo
+-- The call that takes an entry back or did so, unless it is known to have done nothing.
+select c.call_id from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
+where c.tenant = $1 and c.scope = $2 and c.key = $3 and not k.nothing_happened;

@@ -318,7 +318,7 @@ class Killed(BaseException):
 
 
 # The functions after or before which a worker may die while it takes something back.
-_POINTS = ("save_ending", "find_undo_key", "_plan_call", "_save_call", "_name_flow", "_save_taken_back", "save_report")
+_POINTS = ("save_ending", "_plan_call", "_save_call", "_name_flow", "_save_taken_back", "save_report")
 
 
 async def test_a_worker_that_dies_at_any_point_takes_nothing_back_twice_and_leaves_nothing(
