@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from deputize.core.call import CallRequest
+from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import UNDO_SCOPE, Caller, Epochs
 from deputize.core.decision import Decision
 from deputize.core.errors import NotRetryable, ToolPrecondition
@@ -197,3 +197,16 @@ async def test_an_agent_retries_no_undo_and_nobody_a_step_of_a_flow_that_goes_on
     await lab.gateway.cancellations.cancel_call(person, step.call_id)
     with pytest.raises(NotRetryable, match="a flow that has not ended"):
         await lab.gateway.retry_call(person, step.call_id)
+
+
+async def test_a_call_that_names_a_flow_is_none_of_its_steps(lab: GatewayLab) -> None:
+    flow_id, eve = lab.runtime.clock.new_id(), await lab.make_caller("eve", scopes=("book:write",))
+    request = CallRequest(
+        tool="book.add", arguments={"name": "eve's", "text": "x"}, idempotency_key="eve", step="b",
+        origin=CallOrigin(parent_call_id=flow_id, flow_id=flow_id),
+    )  # fmt: skip
+    made = await lab.gateway.run_call(eve, request)
+    planned = await lab.gateway.undo.plan_undo(await lab.make_admin(), UndoSelection(call_id=flow_id))
+    assert planned["steps"] == []
+    # It stays in the audit entry.
+    assert (await lab.fetch_entries(made.call_id))[0]["parent"] == flow_id

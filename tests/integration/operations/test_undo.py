@@ -509,7 +509,7 @@ async def test_a_flow_is_taken_back_by_its_steps(lab: GatewayLab, session: str) 
     for name in ("a", "b"):
         request = CallRequest(
             tool="book.add", arguments={"name": name, "text": "x"}, idempotency_key=f"{session}-{name}",
-            origin=CallOrigin(parent_call_id=flow_id, flow_id=flow_id),
+            origin=CallOrigin(parent_call_id=flow_id, flow_id=flow_id), flow_depth=1,
         )  # fmt: skip
         await lab.gateway.run_call(caller, request)
     answer = await undo(lab, caller, call_id=flow_id)

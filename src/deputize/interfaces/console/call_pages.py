@@ -141,7 +141,9 @@ class CallPages(ConsolePages):
         tool = call["tool"]
         may_see_steps = caller.is_admin or _is_own(caller, call)
         is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
-        view = build_call_view(call, entries, decision, now=gateway.clock.now(), is_flow=is_flow)
+        view = build_call_view(
+            call, entries, decision, now=gateway.clock.now(), is_flow=is_flow, is_step=history.is_step
+        )
         return self._render_page(
             "call.html",
             session,

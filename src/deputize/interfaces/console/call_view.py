@@ -116,6 +116,7 @@ def build_call_view(
     *,
     now: datetime,
     is_flow: bool,
+    is_step: bool,
 ) -> dict[str, Any]:
     """Describe a call for its own page: how it went, why it was decided so, for whom, and what is recorded."""
     raw_entries = [each["entry"] for each in entries]
@@ -139,6 +140,7 @@ def build_call_view(
         # Callers state these; what is no id leads nowhere.
         **{name: text if is_id(text := str(last.get(name) or "")) else "" for name in ("parent", "flow")},
         "is_flow": is_flow,
+        "is_step": is_step,
         "attempts": next((each["attempts"] for each in reversed(raw_entries) if "attempts" in each), None),
         "cost": None if cost_micros is None else f"{cost_micros / 1_000_000:,.6f}".rstrip("0").rstrip("."),
         "mutation_class": format_line(last.get("mutation_class") or ""),

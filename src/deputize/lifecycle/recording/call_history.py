@@ -23,6 +23,11 @@ class CallHistory:
     row: asyncpg.Record | None
     entries: list[dict[str, Any]]
 
+    @property
+    def is_step(self) -> bool:
+        """True if a flow made the call. What its entries say of one, its caller may have stated."""
+        return self.row is not None and self.row["flow_id"] is not None
+
 
 async def load_call_history(runtime: Runtime, tenant: str, call_id: str) -> CallHistory:
     """Load a call's row and audit entries; neither if there is no such call."""

@@ -11,6 +11,7 @@ import asyncpg
 import orjson
 
 from deputize.catalog.compiled_tool import CompiledTool
+from deputize.core.call import CallRequest
 from deputize.core.canonical import canonicalize
 from deputize.core.contract.compensation_binding import (
     BoundCompensation,
@@ -54,7 +55,7 @@ def build_journal_rows(runtime: Runtime, verified: Verified, call_id: str, entry
             call_id=call_id,
             id=entry_id,
             number=number,
-            flow_id=None if request.origin is None else _clean(request.origin.flow_id),
+            flow_id=_find_flow(request),
             step=_clean(request.step),
             resource=resource,
             op=op,
@@ -68,6 +69,11 @@ def build_journal_rows(runtime: Runtime, verified: Verified, call_id: str, entry
         )
         for number, (resource, op, scope) in enumerate(effects)
     )
+
+
+def _find_flow(request: CallRequest) -> str | None:
+    """Find the flow that the gateway made this call for; what a caller states of a flow is only in the audit entry."""
+    return None if request.flow_depth == 0 or request.origin is None else request.origin.flow_id
 
 
 def _clean(text: str | None) -> str | None:

@@ -32,7 +32,7 @@ select * from deputize.take_over_call(
 -- One call with its sealed outcome.
 select k.tenant, k.id, k.state, k.tool, k.version, k.tool_digest, k.mutation_class, k.caller_user, k.caller_agent,
        k.session, k.created_at, k.ended_at, k.deadline_at, k.cancel_requested_at, k.error, k.trace, k.owner_epoch, k.nothing_happened,
-       extract(epoch from now() - k.created_at)::float8 as age, k.needs_approval, s.ciphertext,
+       extract(epoch from now() - k.created_at)::float8 as age, k.needs_approval, k.flow_id, s.ciphertext,
        exists (select from deputize.runs r where r.tenant = k.tenant and r.id = k.id) as is_run
 from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'

@@ -37,6 +37,12 @@ _MARK_EXISTING = (
         exit when not found;
     end loop; end $$
     """,
+    # A caller could name any flow; the call of a step has its flow from the gateway.
+    """
+    update deputize.journal j set flow_id = null
+    from deputize.calls k
+    where j.flow_id is not null and k.tenant = j.tenant and k.id = j.call_id and k.flow_id is null
+    """,
 )
 
 
