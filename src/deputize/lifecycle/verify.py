@@ -123,7 +123,8 @@ async def _check_effects(runtime: Runtime, executed: Executed) -> Problem | None
 async def _check_error(runtime: Runtime, validated: Validated, problem: Problem) -> Problem:
     """Check a tool's own error against the contract's error schema.
 
-    One that does not match stays the same kind of problem, because that says what happened, without its text.
+    One that does not match stays the same kind of problem, because that says what happened, without its text. A service
+    is not bound by its document: what it answered is passed on, and the violation is named beside it.
     """
     tool, violation = validated.tool, "does not match"
     if tool.error is None or not isinstance(problem, _TOOL_ERRORS):
@@ -143,6 +144,8 @@ async def _check_error(runtime: Runtime, validated: Validated, problem: Problem)
         else:
             errors = await tool.error.describe_errors(error, run_job)
     runtime.metrics.record_schema_violation(tool.contract, "error")
+    if tool.contract.handler.driver == "http":
+        return problem.replace(details={**problem.details, "violates": "error_schema"})
     return problem.replace(
         message=f"{tool.name} failed with an error that {violation} its error schema",
         details={"violates": "error_schema", "errors": errors},

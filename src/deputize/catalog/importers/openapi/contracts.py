@@ -21,6 +21,7 @@ from deputize.catalog.importers.openapi.document import (
     OpenApiDocument,
     UnsupportedOperation,
     iterate_operations,
+    list_generated_names,
 )
 from deputize.catalog.importers.openapi.document_schemas import SchemaConverter
 from deputize.catalog.importers.openapi.pagination import find_pagination
@@ -243,8 +244,10 @@ def build_service(
     version of each short name, which the contract gets too.
     """
     builder, versions = _ContractBuilder(service, document), newest_versions or {}
-    operations = [each for each in iterate_operations(document) if is_operation_served(service, each.key)]
-    names = assign_names(service.name, [each.key for each in operations], existing_names or {})
+    declared = list(iterate_operations(document))
+    operations = [each for each in declared if is_operation_served(service, each.key)]
+    keys = [each.key for each in operations]
+    names = assign_names(service.name, keys, existing_names or {}, list_generated_names(declared))
     contracts: dict[str, Contract] = {}
     refusals: list[RefusedOperation] = []
     for each in operations:

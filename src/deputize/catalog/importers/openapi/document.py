@@ -5,12 +5,15 @@ refused, because a few hundred bytes of them expand to gigabytes. References to 
 `references.py` includes those that are allowed.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 import yaml
 
+from deputize.catalog.importers.tool_names import normalize_name
 from deputize.catalog.schemas import resolve_pointer
 from deputize.core.value_types import frozen
 
@@ -21,6 +24,7 @@ MAX_DOCUMENT_DEPTH: Final = 100
 MAX_OPERATIONS: Final = 5_000
 _MAX_REFERENCES: Final = 20
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+_NOT_WORD: Final = re.compile(r"\W")
 Json = dict[str, Any]
 
 
@@ -188,6 +192,20 @@ def iterate_operations(document: OpenApiDocument) -> Iterator[DocumentOperation]
         is_unique = isinstance(identity, str) and identity.strip() != "" and counts[identity] == 1
         key = str(identity) if is_unique else f"{method.upper()} {path}"
         yield DocumentOperation(key=key, method=method, path=path, declaration=declaration, path_item=path_item)
+
+
+def list_generated_names(operations: Sequence[DocumentOperation]) -> dict[str, str]:
+    """List the functions' names in operation ids that FastAPI generated from name, path and method, by key.
+
+    One that several operations would have is left out, also if it is another operation's id.
+    """
+    names: dict[str, str] = {}
+    for each in operations:
+        name = each.key.removesuffix(f"{_NOT_WORD.sub('_', each.path)}_{each.method}")
+        if name.strip("_") and name != each.key:
+            names[each.key] = name
+    counts = Counter(normalize_name(each) for each in [*names.values(), *(each.key for each in operations)])
+    return {key: name for key, name in names.items() if counts[normalize_name(name)] == 1}
 
 
 def _iterate_declarations(document: OpenApiDocument) -> Iterator[tuple[str, str, Json, Json]]:

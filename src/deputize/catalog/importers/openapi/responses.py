@@ -1,7 +1,10 @@
 """Build the schema of an operation's result: the status, and the body that the document declares for success."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
+
+import orjson
 
 from deputize.catalog.importers.openapi.document import (
     DocumentOperation,
@@ -20,6 +23,7 @@ from deputize.core.value_types import frozen
 
 # Headers that a caller needs to go on: the next page, what was created, its version.
 USUAL_HEADERS: Final = ("Location", "Link", "ETag")
+_STATUS: Final = re.compile(r"[1-5][0-9]{2}")
 _MAX_HEADERS: Final = 30
 _MAX_UNENFORCED: Final = 50
 _MAX_ERROR_SCHEMA_BYTES: Final = 4_096
@@ -95,25 +99,36 @@ def keep_fields(result_schema: Json, response_fields: Sequence[str]) -> Json:
 def build_error_schema(
     document: OpenApiDocument, operation: DocumentOperation, converter: SchemaConverter
 ) -> Json | None:
-    """Build the schema of the operation's errors, if all errors that the document describes as JSON agree on one.
+    """Build the schema of the operation's errors: the body that the document declares for a status, for that status.
 
     Errors that cannot be represented are no reason to refuse the operation: they stay untyped.
     """
-    bodies: list[Any] = []
+    bodies: list[tuple[Any, list[Json]]] = []
     references: list[str] = []
     try:
-        for response in _list_errors(operation):
+        for condition, response in _list_errors(operation):
             body_schema = _find_json_schema(document.resolve(response))
             if body_schema:
                 body, body_references = converter.convert(body_schema)
                 references += body_references
-                bodies += [] if body in bodies else [body]
+                same = next((conditions for known, conditions in bodies if known == body), None)
+                if same is None:
+                    bodies.append((body, [condition]))
+                else:
+                    same.append(condition)
         definitions, _ = converter.collect_nearest_definitions(references, _MAX_ERROR_SCHEMA_BYTES)
     except UnsupportedOperation:
         return None
-    if len(bodies) != 1:
+    if not bodies:
         return None
-    details = {"type": "object", "properties": {"status": {"type": "integer"}, "body": bodies[0]}}
+    rules = [
+        {
+            "if": {"properties": {"status": conditions[0] if len(conditions) == 1 else {"anyOf": conditions}}},
+            "then": {"properties": {"body": body}},
+        }
+        for body, conditions in bodies
+    ]
+    details = {"type": "object", "properties": {"status": {"type": "integer"}}, "allOf": rules}
     schema = {
         "type": "object",
         "properties": {"message": {"type": "string"}, "details": details},
@@ -121,20 +136,35 @@ def build_error_schema(
         **({"$defs": definitions} if definitions else {}),
     }
     error_schema = convert_schema(schema, base_path=("error_schema",)).schema
-    return None if any(check_schema("error_schema", error_schema)) else error_schema
+    is_too_large = len(orjson.dumps(error_schema)) > MAX_RESPONSE_SCHEMA_BYTES
+    return None if is_too_large or any(check_schema("error_schema", error_schema)) else error_schema
 
 
-def _list_errors(operation: DocumentOperation) -> list[Any]:
+def _list_errors(operation: DocumentOperation) -> Iterator[tuple[Json, Any]]:
+    """List the declared errors, each with the schema of the statuses that it is for.
+
+    A status has precedence over its range, and both over `default`. The body of a 5xx reaches no caller.
+    """
     responses = operation.declaration.get("responses")
     if not isinstance(responses, dict):
-        return []
-    # Without a success of its own, the default describes the success.
-    has_success = any(str(status).startswith("2") for status in responses)
-    return [
-        each
-        for status, each in responses.items()
-        if str(status)[:1] in ("4", "5") or (status == "default" and has_success)
-    ]
+        return
+    declared = {str(status).upper(): response for status, response in responses.items()}
+    exact = [int(status) for status in declared if _STATUS.fullmatch(status)]
+    ranges = {f"{number}XX": {"minimum": number * 100, "maximum": number * 100 + 99} for number in (2, 3, 4, 5)}
+    for status, response in declared.items():
+        if status.startswith("4") and _STATUS.fullmatch(status):
+            yield {"const": int(status)}, response
+        elif status == "4XX":
+            yield _exclude(ranges[status], [each for each in exact if 400 <= each < 500]), response
+        elif status == "DEFAULT" and any(each.startswith("2") for each in declared):
+            # Without a success of its own, the default describes the success.
+            rest = _exclude({}, exact)
+            more = [{"not": ranges[each]} for each in ranges if each in declared]
+            yield {**rest, "allOf": more} if more else rest, response
+
+
+def _exclude(schema: Json, statuses: Sequence[int]) -> Json:
+    return {**schema, "not": {"enum": sorted(statuses)}} if statuses else schema
 
 
 def make_result_schema(body: Any, *, is_always_json: bool) -> Json:

@@ -202,6 +202,14 @@ def test_security_that_is_no_list_refuses_its_operation_and_no_other() -> None:
 
 
 def test_names_and_versions_of_registered_tools_are_kept() -> None:
+    generated = parse_document(
+        orjson.dumps(make_document(paths={"/pets": {"get": {"operationId": "list_pets_pets_get"}}}))
+    )
+    earlier = {"list_pets_pets_get": "list_pets_pets_get"}
+    assert (
+        build_service(make_service(), generated, existing_names=earlier).contracts.popitem()[1].name
+        == earlier.popitem()[1]
+    )
     document = parse_document(orjson.dumps(make_document()))
     made = build_service(
         make_service(), document, existing_names={"getOrder": "read_it"}, newest_versions={"read_it": "3.1.0"}
@@ -228,20 +236,61 @@ def test_headers_with_credentials_are_no_part_of_a_result() -> None:
     assert request.response_headers == ("Location", "Link", "ETag", "X-Total")
 
 
-def test_errors_are_typed_where_the_document_agrees_with_itself() -> None:
-    def describe(*names: str) -> dict[str, Any]:
-        statuses = ("404", "422", "default")
-        references = [{"$ref": f"#/components/schemas/{name}"} for name in names]
-        contents = [{"content": {"application/json": {"schema": each}}} for each in references]
-        return {"responses": {"204": {"description": "Done"}, **dict(zip(statuses, contents, strict=False))}}
+def test_a_schema_of_errors_applies_to_its_own_status() -> None:
+    def describe(**names: str) -> dict[str, Any]:
+        errors = {
+            status.lstrip("s"): {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
+            for status, name in names.items()
+        }
+        return {"responses": {"204": {"description": "Done"}, "403": {"description": "No"}, **errors}}
 
     components = {"schemas": {"Fault": {"type": "object", "required": ["code"]}, "Other": {"type": "string"}}}
-    typed = get_contract(build_one(describe("Fault", "Fault"), components=components, security=[]))
-    assert typed.error_schema["properties"]["details"]["properties"]["body"] == {"$ref": "#/$defs/Fault"}
-    assert typed.error_schema["$defs"] == {"Fault": {"type": "object", "required": ["code"]}}
-    for names in (("Fault", "Other"), ("Missing",), ()):
-        untyped = get_contract(build_one(describe(*names), components=components, security=[]))
+
+    def list_valid(*cases: tuple[int, Any], **names: str) -> list[bool]:
+        contract = get_contract(build_one(describe(**names), components=components, security=[]))
+        error = CompiledTool(contract).error
+        assert error is not None
+        return [
+            error.is_valid({"message": "No", "details": {"status": status, "body": body}}) for status, body in cases
+        ]
+
+    fault, other = {"code": 7}, "gone"
+    assert list_valid((422, fault), (422, other), (404, other), (403, other), s422="Fault") == [True, False, True, True]
+    # The status before its range, and the range before the default.
+    cases = ((404, fault), (404, other), (409, fault), (409, other), (403, fault), (403, 7))
+    expected = [True, False, False, True, True, True]
+    assert list_valid(*cases, s404="Fault", s4xx="Other", default="Fault") == expected
+    assert list_valid(*cases, s404="Fault", default="Other") == expected
+    assert list_valid((404, fault), (404, other), s404="Fault", s409="Fault") == [True, False]
+    for names in ({"s404": "Missing"}, {"s500": "Fault"}, {}):
+        untyped = get_contract(build_one(describe(**names), components=components, security=[]))
         assert untyped.error_schema == DEFAULT_ERROR_SCHEMA
+
+
+def test_a_generated_operation_id_becomes_the_functions_name() -> None:
+    def name(paths: dict[str, dict[str, str]], **settings: Any) -> dict[str, str]:
+        items = {path: {method: {"operationId": key} for method, key in each.items()} for path, each in paths.items()}
+        parameters = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+        document = make_document(
+            paths={
+                path: {**each, **({"parameters": parameters} if "{id}" in path else {})} for path, each in items.items()
+            }
+        )
+        return {key: each.name for key, each in build(document, **settings).contracts.items()}
+
+    paths = {
+        "/pets": {"get": "list_pets_pets_get", "post": "create_pet_pets_post"},
+        "/pets/{id}": {"delete": "delete_pet_pets__id__delete", "get": "readPet"},
+    }
+    assert name(paths) == {
+        "list_pets_pets_get": "list_pets", "create_pet_pets_post": "create_pet",
+        "delete_pet_pets__id__delete": "delete_pet", "readPet": "read_pet",
+    }  # fmt: skip
+    # The same function name in two paths, also where only one of them is served.
+    paths = {"/a": {"get": "read_a_get"}, "/b": {"get": "read_b_get"}}
+    assert name(paths) == {"read_a_get": "read_a_get", "read_b_get": "read_b_get"}
+    assert name(paths, operations=("read_a_get",)) == {"read_a_get": "read_a_get"}
+    assert name({"/a": {"get": "read_a_get"}, "/b": {"get": "Read"}}) == {"read_a_get": "read_a_get", "Read": "read"}
 
 
 def test_members_of_a_body_are_facts_also_where_operations_share_its_definition() -> None:
