@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from deputize.core.decision import Decision
+from deputize.core.sensitive.known_paths import KnownPaths
 
 
 class ErrorCode(StrEnum):
@@ -83,6 +84,7 @@ class Problem(Exception):
         self._decision = decision
         self._is_recorded = False
         self._is_redacted = False
+        self._known_paths: KnownPaths | None = None
 
     @property
     def nothing_happened(self) -> bool:
@@ -109,6 +111,11 @@ class Problem(Exception):
         """True if something was hidden in its texts or details."""
         return self._is_redacted
 
+    @property
+    def known_paths(self) -> KnownPaths | None:
+        """The paths in its texts that a driver left, because whoever reads the error knows them."""
+        return self._known_paths
+
     def replace(
         self,
         *,
@@ -120,6 +127,7 @@ class Problem(Exception):
         details: Mapping[str, Any] | None = None,
         is_recorded: bool | None = None,
         is_redacted: bool | None = None,
+        known_paths: KnownPaths | None = None,
     ) -> Self:
         """Copy this problem with other facts. Cause and traceback stay.
 
@@ -147,4 +155,6 @@ class Problem(Exception):
             other._is_recorded = is_recorded
         if is_redacted is not None:
             other._is_redacted = is_redacted
+        if known_paths is not None:
+            other._known_paths = known_paths
         return other.with_traceback(self.__traceback__)

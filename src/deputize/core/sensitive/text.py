@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from deputize.core.patterns import LinearPattern
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.marks import PATH_MARK, REDACTION_MARK
 from deputize.core.sensitive.personal_data import DETECTORS, PERSONAL_HINTS
 from deputize.core.sensitive.secret_formats import (
@@ -45,6 +46,7 @@ _PATHS: Final = tuple(
         r"(?i)[\w.~/\\\-]+\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|env)\b|[\w.~/\\\-]*\bid_(?:rsa|dsa|ecdsa|ed25519)\b",
     )
 )
+_BEFORE_PATH: Final = frozenset("'\"`([{<=,;:|")
 # Not the path of an address such as https://api.example.com/v1, nor the slash of "and/or".
 _ABSOLUTE_PATH: Final = LinearPattern(
     r"(^|[\s'\"`(\[{<=,;:|])(?:~|\.{1,2})?/(?:[^\s'\"`<>|,;:)\]}/][^\s'\"`<>|,;)\]}]*)"
@@ -81,9 +83,9 @@ def redact_personal_data(text: str) -> str:
     return _redact_until_stable(text, _replace_personal_data)
 
 
-def redact_error_text(text: str) -> str:
-    """Replace secrets, personal data and paths of files."""
-    return _redact_until_stable(text, _replace_with_paths)
+def redact_error_text(text: str, known_paths: KnownPaths | None = None) -> str:
+    """Replace secrets, personal data and paths of files, except for paths that the reader of the error knows."""
+    return _redact_until_stable(text, lambda each: _replace_paths(_replace_all(each), known_paths))
 
 
 def redact_texts(value: Any, redact: Callable[[str], str] = redact_error_text) -> Any:
@@ -157,8 +159,18 @@ def _replace_all(text: str) -> str:
     return RANDOM_RUN.replace_each(text, judge_random_run)
 
 
-def _replace_with_paths(text: str) -> str:
-    text = _replace_all(text)
-    for pattern in _PATHS:
-        text = pattern.replace_all(text, PATH_MARK)
-    return _ABSOLUTE_PATH.replace_all(text, rf"\1{PATH_MARK}")
+def _replace_paths(text: str, known_paths: KnownPaths | None) -> str:
+    if known_paths is None:
+        for pattern in _PATHS:
+            text = pattern.replace_all(text, PATH_MARK)
+        return _ABSOLUTE_PATH.replace_all(text, rf"\1{PATH_MARK}")
+
+    def judge(text: str, start: int, end: int) -> str | None:
+        found = text[start:end]
+        # The pattern of absolute paths finds what is before one, too.
+        path = found[1:] if found[0] in _BEFORE_PATH or found[0].isspace() else found
+        return None if known_paths.has(path) else found[: len(found) - len(path)] + PATH_MARK
+
+    for pattern in (*_PATHS, _ABSOLUTE_PATH):
+        text = pattern.replace_each(text, judge)
+    return text

@@ -8,6 +8,7 @@ value is hidden.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.sensitive.names import is_sensitive_name
 from deputize.core.sensitive.text import DocumentSearch, redact_error_text
@@ -52,12 +53,12 @@ class FreeTextRedactor:
         paths.append(path)
         return text
 
-    def redact_message(self, message: str) -> str:
-        """Return an error's message without sensitive values, secrets and paths of files."""
+    def redact_message(self, message: str, known_paths: KnownPaths) -> str:
+        """Return an error's message without sensitive values, secrets, and paths of files that are not known."""
         text = self._redact_text(message)
         for secret in self._inside:
             text = _hide_cut_value(text, secret)
-        return redact_error_text(text)
+        return redact_error_text(text, known_paths)
 
     def _redact_fields(self, value: dict[str, Any], path: str, paths: list[str]) -> dict[str, Any]:
         result: dict[str, Any] = {}

@@ -98,7 +98,8 @@ class HttpDriver:
                 raise
             # The response was not read to its end, so it may be a success.
             raise OutcomeUnknown(f"{limit.message}; it is unknown whether the service acted") from limit
-        result = build_result(tool, answer, self._clock.now(), had_credential=request.credential is not None)
+        has_credential = request.credential is not None
+        result = build_result(tool, answer, arguments, self._clock.now(), had_credential=has_credential)
         kept_result = keep_response_fields(tool, result)
         # What is said about further pages may be in fields that are not kept.
         return add_pagination(tool, arguments, kept_result, result.get("body"), answer.headers.get("link", ""))

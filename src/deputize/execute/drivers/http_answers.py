@@ -4,6 +4,7 @@ import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -26,6 +27,7 @@ from deputize.core.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.egress import HttpAnswer
 from deputize.execute.upstreams.faults import UnreadableAnswer
@@ -61,10 +63,13 @@ class ServiceStatus(Exception):
         self.status = status
 
 
-def build_result(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_credential: bool) -> dict[str, Any]:
+def build_result(
+    tool: HttpTool, answer: HttpAnswer, arguments: Mapping[str, Any], now: datetime, *, had_credential: bool
+) -> dict[str, Any]:
     """Build the result of an answer that means success, or raise the Problem that it means."""
     if not 200 <= answer.status < 300:
-        raise _build_problem(tool, answer, now, had_credential=had_credential) from ServiceStatus(answer.status)
+        problem = _build_problem(tool, answer, KnownPaths(arguments), now, had_credential=had_credential)
+        raise problem from ServiceStatus(answer.status)
     result: dict[str, Any] = {"status": answer.status, **_read_body(tool, answer)}
     # Contracts that were registered by an earlier release may name headers with credentials.
     names = [name.lower() for name in tool.request.response_headers or () if name.lower() not in CREDENTIAL_HEADERS]
@@ -100,7 +105,9 @@ def _read_body(tool: HttpTool, answer: HttpAnswer) -> dict[str, Any]:
     return {"base64": base64.b64encode(answer.body).decode(), "media_type": media_type or "application/octet-stream"}
 
 
-def _build_problem(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_credential: bool) -> Problem:
+def _build_problem(
+    tool: HttpTool, answer: HttpAnswer, known_paths: KnownPaths, now: datetime, *, had_credential: bool
+) -> Problem:
     """Build the problem that a status means. The service's own words are redacted."""
     status, service = answer.status, tool.service
     pause = _read_pause(answer.headers, now)
@@ -123,13 +130,13 @@ def _build_problem(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_cre
             advice="Ask the operator to set the service's url to the address that it redirects to.",
             details={"status": status},
         )
-    message, details, is_redacted = _read_error(answer)
+    message, details, is_redacted = _read_error(answer, known_paths)
     problem = _REFUSALS.get(status, ToolFailed)(
         f"the service {service} refused the request (HTTP {status}){': ' if message else ''}{message}",
         details={"status": status, **details},
         nothing_happened=tool.contract.mutation_class is MutationClass.READ,
     )
-    return problem.replace(is_redacted=is_redacted)
+    return problem.replace(is_redacted=is_redacted, known_paths=known_paths)
 
 
 def _build_credential_problem(tool: HttpTool, answer: HttpAnswer, *, had_credential: bool) -> Problem:
@@ -152,23 +159,23 @@ def _read_challenge(answer: HttpAnswer) -> Challenge:
     return parse_challenge(answer.headers.get("www-authenticate", "")[:_MAX_HEADER_LENGTH])
 
 
-def _read_error(answer: HttpAnswer) -> tuple[str, dict[str, Any], bool]:
+def _read_error(answer: HttpAnswer, known_paths: KnownPaths) -> tuple[str, dict[str, Any], bool]:
     """Read the service's message, and its error document unless it is too large; tell whether something is hidden."""
     media_type = _read_media_type(answer.headers)
     if not _is_json(media_type):
         is_text = media_type == "text/plain"
         text = answer.body[:_MAX_SEARCHED_LENGTH].decode(errors="replace") if is_text else ""
-        message, is_redacted = _shorten(text)
+        message, is_redacted = _shorten(text, known_paths)
         return message, {}, is_redacted
     try:
         document = orjson.loads(answer.body)
         is_small = len(orjson.dumps([[document]])) <= _LARGEST_DETAILS
     except (orjson.JSONDecodeError, TypeError):
         return "", {}, False
-    message, is_redacted = _shorten(_find_message(document))
+    message, is_redacted = _shorten(_find_message(document), known_paths)
     if not is_small:
         return message, {}, is_redacted
-    visible_document = redact_texts(document)
+    visible_document = redact_texts(document, partial(redact_error_text, known_paths=known_paths))
     return message, {"body": visible_document}, is_redacted or visible_document != document
 
 
@@ -184,11 +191,11 @@ def _find_message(document: Any, depth: int = 0) -> str:
     return next((text for text in texts if text.strip()), "")
 
 
-def _shorten(text: str) -> tuple[str, bool]:
+def _shorten(text: str, known_paths: KnownPaths) -> tuple[str, bool]:
     """Redact and shorten a text, and tell whether something was hidden in it."""
     searched_text = text.strip()[:_MAX_SEARCHED_LENGTH]
     # Redacted before it is cut: what remains of a secret may not look like one.
-    visible_text = redact_error_text(searched_text)
+    visible_text = redact_error_text(searched_text, known_paths)
     return visible_text[:_MAX_MESSAGE_LENGTH], visible_text != searched_text
 
 

@@ -8,6 +8,7 @@ requests.
 `mcp_reads.py` handles the methods for resources, prompts and completions.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from deputize.core.errors import (
 )
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.mcp.servers import CALL_TOOL, parse_mcp_target
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
 from deputize.execute.drivers.mcp_reads import read_from_server
@@ -84,7 +86,10 @@ class McpDriver:
                 raise
             # The response was not read to its end, so it may be a success.
             raise OutcomeUnknown(f"{limit.message}; it is unknown whether the tool acted") from limit
-        return result if isinstance(result, InputRequests) else _build_envelope(tool, result)
+        if isinstance(result, InputRequests):
+            return result
+        find_known_paths = partial(upstreams.get_known_paths, context.tenant, tool.server, arguments)
+        return _build_envelope(tool, result, find_known_paths)
 
     def _require_reachable_server(self, tool: UpstreamTool, context: ToolContext) -> None:
         """Require that the contract's network allows the server's URL; what a program reaches is not checked here."""
@@ -171,7 +176,9 @@ def _is_read_only(tool: UpstreamTool) -> bool:
     return tool.contract.mutation_class is MutationClass.READ
 
 
-def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:
+def _build_envelope(
+    tool: UpstreamTool, result: dict[str, Any], find_known_paths: Callable[[], KnownPaths]
+) -> dict[str, Any]:
     kind, content = result.get("resultType", "complete"), result.get("content", [])
     if kind != "complete":
         raise UpstreamUnavailable(
@@ -184,26 +191,27 @@ def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise UnreadableAnswer(f"the server {tool.server} returned content that is not a list of objects")
     if result.get("isError") is True:
-        raise _build_failure(tool, content)
+        raise _build_failure(tool, content, find_known_paths())
     structured_content = result.get("structuredContent")
     return (
         {"content": content} if structured_content is None else {"content": content, "structured": structured_content}
     )
 
 
-def _build_failure(tool: UpstreamTool, content: list[dict[str, Any]]) -> Problem:
+def _build_failure(tool: UpstreamTool, content: list[dict[str, Any]], known_paths: KnownPaths) -> Problem:
     """Build the problem of an error that the server told, with its content unless that is too large."""
     text = _find_error_text(content)
     # Redacted before it is cut: what remains of a secret may not look like one.
-    visible_text = redact_error_text(text)
+    visible_text = redact_error_text(text, known_paths)
     message = visible_text[:_MAX_WORDS_LENGTH] or f"{tool.contract.full_name} failed without an error message"
     try:
         is_small = len(orjson.dumps([[[content]]])) <= _LARGEST_DETAILS
     except TypeError:
         is_small = False  # it is nested too deep to serialize
-    visible_content = redact_texts(content) if is_small else content
+    redact = partial(redact_error_text, known_paths=known_paths)
+    visible_content = redact_texts(content, redact) if is_small else content
     return ToolFailed(message, details={"content": visible_content} if is_small else {}).replace(
-        is_redacted=visible_text != text or visible_content != content
+        is_redacted=visible_text != text or visible_content != content, known_paths=known_paths
     )
 
 

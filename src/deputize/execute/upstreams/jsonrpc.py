@@ -47,6 +47,7 @@ from deputize.core.mcp.constants import (
     VERSION_UNSUPPORTED,
 )
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound, build_client_capabilities
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.text import redact_error_text
 from deputize.core.value_types import frozen
 
@@ -72,19 +73,30 @@ RELAY_ERROR_CODES: Final = frozenset({-32000, -32001})
 class UpstreamRpcError(Exception):
     """A JSON-RPC error that a server returned for a request."""
 
-    def __init__(self, code: int, message: str, data: Any = None, *, anonymous: bool = False) -> None:
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        data: Any = None,
+        *,
+        anonymous: bool = False,
+        known_paths: KnownPaths | None = None,
+    ) -> None:
         super().__init__(message)
         self.code = code
         # The text reaches callers, surfaces and logs.
         searched_text = message[:_MAX_MESSAGE_LENGTH]
-        self.message = redact_error_text(searched_text)
+        self.message = redact_error_text(searched_text, known_paths)
         self.is_redacted = self.message != searched_text
         self.data = data
         # The error has no request id, so the server did not recognize the request.
         self.anonymous = anonymous
 
-    def to_problem(self, server: str, *, is_sent: bool = True) -> Problem:
+    def to_problem(self, server: str, *, is_sent: bool = True, known_paths: KnownPaths | None = None) -> Problem:
         """Convert the error to a Problem: a tool failure, or unavailable if a relay lost the server."""
+        if known_paths is not None:
+            error = UpstreamRpcError(self.code, str(self), self.data, anonymous=self.anonymous, known_paths=known_paths)
+            return error.to_problem(server, is_sent=is_sent).replace(known_paths=known_paths)
         message = f"the server {server} returned an error: {self.message[:200]} ({self.code})"
         is_unread = self.code in _UNREAD_CODES or (self.anonymous and self.code == INVALID_REQUEST)
         # An error without a request id says nothing about this request, unless it means that it was not understood.

@@ -131,6 +131,15 @@ def list_folders(server: McpServerSettings) -> list[tuple[SharedFolderSettings, 
     return [(each, resolve_path(server, str(each.path.expanduser()))) for each in server.folders]
 
 
+def list_data_folders(server: McpServerSettings) -> list[str]:
+    """List the folders that the settings give to a server to work on: `folders`, and those its command names."""
+    command = server.command
+    named = [each for before, each in pairwise(command) if not before.startswith("-") or before == "--"]
+    paths = [path for _, path in list_folders(server)]
+    paths += [path for each in named if os.path.isdir(path := resolve_path(server, os.path.expanduser(each)))]
+    return [each for path in paths for each in {path, os.path.realpath(path)} if each != "/"]
+
+
 def list_pins(server: McpServerSettings, program: str) -> dict[str, str]:
     """List the pinned digests by absolute path."""
     pins = {resolve_path(server, path): digest for path, digest in server.files.items()}

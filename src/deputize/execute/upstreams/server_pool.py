@@ -26,6 +26,7 @@ from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, Inp
 from deputize.core.mcp.headers import Path, build_param_headers, read_header_params
 from deputize.core.mcp.resources import NO_PINNED_RESOURCES, PinnedResources
 from deputize.core.mcp.servers import CALL_TOOL, DefinitionKind, DiscoveredServer
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.settings import McpServerSettings, Settings
 from deputize.core.value_types import frozen
 from deputize.execute.deadlines import Deadlines
@@ -35,6 +36,7 @@ from deputize.execute.upstreams.discovery import list_definitions
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.http_transport import HttpTransport
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
+from deputize.execute.upstreams.program_files import list_data_folders
 from deputize.execute.upstreams.stdio_transport import StdioTransport
 from deputize.execute.upstreams.subprocess_server import ServerSandboxes
 from deputize.sandboxes.client import SandboxClient
@@ -213,7 +215,7 @@ class UpstreamPool:
             input_round=options.get("input_round"),
         )
         result: dict[str, Any] = await self._run_with_deadline(
-            transport.send_request(request), request, server, options["seconds"]
+            transport.send_request(request), request, server, options["seconds"], tenant
         )
         return result
 
@@ -313,8 +315,17 @@ class UpstreamPool:
             transport.listen_for_changes(secret)
         return discovery
 
+    def get_known_paths(self, tenant: str, server: str, arguments: Any) -> KnownPaths:
+        """Return the paths that an error of the server may name: those of the call, and in the server's folders."""
+        return KnownPaths(arguments, lambda: list_data_folders(self.get_settings(tenant, server)))
+
     async def _run_with_deadline(
-        self, work: Coroutine[Any, Any, Any], request: UpstreamRequest, server: str, seconds: float
+        self,
+        work: Coroutine[Any, Any, Any],
+        request: UpstreamRequest,
+        server: str,
+        seconds: float,
+        tenant: str | None = None,
     ) -> Any:
         """Await a request within its deadline; mark errors before it was sent as without effect."""
         try:
@@ -327,7 +338,8 @@ class UpstreamPool:
                 f"the server {server} did not answer within {seconds:.3g} s", nothing_happened=not request.is_sent
             ) from error
         except UpstreamRpcError as rpc_error:
-            raise rpc_error.to_problem(server, is_sent=request.is_sent) from rpc_error
+            known_paths = None if tenant is None else self.get_known_paths(tenant, server, request.params)
+            raise rpc_error.to_problem(server, is_sent=request.is_sent, known_paths=known_paths) from rpc_error
         except Problem as problem:
             if problem.nothing_happened or request.is_sent:
                 raise

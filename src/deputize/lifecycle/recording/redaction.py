@@ -14,6 +14,7 @@ from deputize.core.bounded_dict import BoundedDict
 from deputize.core.canonical import canonicalize
 from deputize.core.errors import Problem, SecretsProblem
 from deputize.core.json_values import is_large_document
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.sensitive.text import may_hold_sensitive_text, redact_texts
 from deputize.evidence.redaction.free_text import FreeTextRedactor
@@ -76,7 +77,8 @@ def redact_responses(responses: Mapping[str, Any]) -> Any:
 
 
 async def redact_problem(validated: Validated, problem: Problem) -> Problem:
-    """Return the problem without secrets, without sensitive values of this call and, in its message, without paths.
+    """Return the problem without secrets, without sensitive values of this call and, in its message, without paths that
+    its caller does not know.
 
     Details keep their paths: they are pointers into arguments and results. A server's own text has none there either,
     because its driver removes them.
@@ -101,7 +103,9 @@ async def redact_problem(validated: Validated, problem: Problem) -> Problem:
             # They contain themselves or nest too deep to be shown anyway.
             visible_details = {}
             paths.append("")
-        message, advice = redactor.redact_message(problem.message), redactor.redact(problem.advice, "", paths)
+        known_paths = problem.known_paths or KnownPaths(validated.call_input)
+        message = redactor.redact_message(problem.message, known_paths)
+        advice = redactor.redact(problem.advice, "", paths)
         return problem.replace(
             message=message,
             details=visible_details,

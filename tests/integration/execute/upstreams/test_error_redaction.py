@@ -53,6 +53,15 @@ async def test_a_servers_error_quotes_no_secret_and_no_path(complaint_gateway: U
     assert not [each for each in TOLD if each in answer.text]
 
 
+@pytest.mark.parametrize("tool", [f"{NAME}.get_order", f"{NAME}.cancel_order"])
+async def test_a_servers_error_names_the_path_that_the_caller_sent(
+    complaint_gateway: UpstreamGateway, tool: str
+) -> None:
+    answer = await complaint_gateway.call_tool(tool, name=KEY_PATH)
+    assert f"cannot open {KEY_PATH}" in answer.text
+    assert PASSWORD not in answer.text
+
+
 async def test_why_a_server_is_unavailable_quotes_no_secret_and_no_path(
     complaint_gateway: UpstreamGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.text import redact_error_text, redact_personal_data, redact_secrets, redact_texts
 from tests.unit.core.sensitive.labelled_texts import PERSONAL_DATA
 
@@ -53,6 +54,29 @@ def test_secrets_are_recognized_by_shape(text: str, secret: str) -> None:
 def test_paths_are_hidden(text: str, part: str) -> None:
     assert part not in redact_error_text(text)
     assert "[path]" in redact_error_text(text)
+
+
+def test_paths_that_the_reader_knows_are_shown() -> None:
+    known = KnownPaths({"path": "/home/ana/a.txt", "more": ["certs/own.pem"]}, lambda: ["/srv/data"])
+    for text in (
+        "ENOENT: no such file or directory, open '/home/ana/a.txt'",
+        "Access denied - path outside allowed directories: /home/ana/a.txt not in /srv/data",
+        "cannot read /srv/data/2026/b.txt.",
+        "certs/own.pem is missing",
+    ):
+        assert redact_error_text(text, known) == text
+    for text, hidden in (
+        ("open '/home/ana/b.txt'", "b.txt"),
+        ("open /srv/data/../keys/one", "keys"),
+        ("open /srv/database/one", "one"),
+        ("open /home/ana/a.txt/more", "more"),
+        ("certs/other.pem is missing", "other"),
+        ("cannot open /srv/data/a with password=tr0ub4dor", "tr0ub4dor"),
+    ):
+        assert hidden not in redact_error_text(text, known)
+    # More text than is searched, and more paths than are looked up.
+    assert redact_error_text("open /home/ana", KnownPaths(["/home/ana", "x" * 70_000])) == "open [path]"
+    assert redact_error_text("/a " * 600, KnownPaths("/a")).endswith("[path] ")
 
 
 @pytest.mark.parametrize("text", HARMLESS)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deputize.core.sensitive.known_paths import KnownPaths
 from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.evidence.redaction.free_text import FreeTextRedactor
 from deputize.evidence.redaction.plan import RedactionPlan
@@ -89,11 +90,11 @@ def test_a_hidden_value_is_found_nowhere(document: Any, secret: str, data: st.Da
 
 
 def test_an_error_shows_no_sensitive_value_even_if_it_was_cut_inside_one() -> None:
-    redactor = FreeTextRedactor(INPUT, OUTPUT, ARGUMENTS)
-    assert redactor.redact_message("ana@example.org is unknown") == f"{REDACTION_MARK} is unknown"
-    assert redactor.redact_message("unknown: ana@exam") == f"unknown: {REDACTION_MARK}"
-    assert redactor.redact_message("no /home/ana for 4111-1111") == f"no [path] for {REDACTION_MARK}"
-    assert redactor.redact_message("order 7 is gone") == "order 7 is gone"
+    redactor, nothing_known = FreeTextRedactor(INPUT, OUTPUT, ARGUMENTS), KnownPaths({})
+    assert redactor.redact_message("ana@example.org is unknown", nothing_known) == f"{REDACTION_MARK} is unknown"
+    assert redactor.redact_message("unknown: ana@exam", nothing_known) == f"unknown: {REDACTION_MARK}"
+    assert redactor.redact_message("no /home/ana for 4111-1111", nothing_known) == f"no [path] for {REDACTION_MARK}"
+    assert redactor.redact_message("order 7 is gone", nothing_known) == "order 7 is gone"
 
 
 def test_values_are_hidden_in_a_result_that_keeps_its_shape() -> None:

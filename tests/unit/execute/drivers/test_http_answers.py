@@ -36,7 +36,7 @@ def make_tool(operation: str = "getOrder", **request: Any) -> HttpTool:
 
 def read(status: int, body: bytes = b"", **headers: str) -> dict[str, Any]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return build_result(make_tool(), HttpAnswer(status=status, headers=named, body=body), NOW, had_credential=True)
+    return build_result(make_tool(), HttpAnswer(status=status, headers=named, body=body), {}, NOW, had_credential=True)
 
 
 def catch(status: int, body: bytes = b"", **headers: str) -> Problem:
@@ -102,7 +102,7 @@ def test_a_redirect_fails_a_read_and_leaves_the_outcome_of_a_mutation_unknown(st
     for operation in ("createOrder", "changeOrder", "deleteOrder"):
         answer = HttpAnswer(status=status, headers={"location": "/orders/7"}, body=b"")
         with pytest.raises(OutcomeUnknown, match=r"redirect .* is not followed; it is unknown") as unknown:
-            build_result(make_tool(operation), answer, NOW, had_credential=True)
+            build_result(make_tool(operation), answer, {}, NOW, had_credential=True)
         assert unknown.value.details == {"status": status}
         assert not unknown.value.nothing_happened
 
@@ -121,4 +121,4 @@ def test_a_result_has_no_credentials_of_the_service_even_if_an_old_contract_name
     tool = make_tool(response_headers=("ETag", "Set-Cookie", "WWW-Authenticate", "authorization"))
     headers = {"etag": "1", "set-cookie": "session=s3cret", "www-authenticate": "Basic", "authorization": "Bearer x"}
     answer = HttpAnswer(status=204, headers=headers, body=b"")
-    assert build_result(tool, answer, NOW, had_credential=True) == {"status": 204, "headers": {"etag": "1"}}
+    assert build_result(tool, answer, {}, NOW, had_credential=True) == {"status": 204, "headers": {"etag": "1"}}
