@@ -279,7 +279,8 @@ def test_an_openapi_document_is_imported_by_the_same_command(workspace: Path) ->
     }
     (folder / "pets.json").write_text(json.dumps(document, indent=1))
 
-    planned = run_deputize("import", "pets.json", "--plan", folder=folder)
+    assert run_deputize("import", "pets.json", "more.json", folder=folder).code == 2
+    planned = run_deputize("import", "openapi", "pets.json", "--plan", folder=folder)
     assert (planned.code, "services" in tomllib.loads((folder / "deputize.toml").read_text())) == (0, False)
     assert "read" in planned.out
     assert "destructive" in planned.out

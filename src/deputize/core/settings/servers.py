@@ -299,7 +299,13 @@ class McpServerSettings(SettingsSection):
     review: Literal["changes", "everything"] = Field(
         "changes", description='What an administrator must accept: `"changes"`, or also what it offers at first.'
     )
-    start_seconds: float = Field(15.0, gt=0, le=120, description="Timeout for starting and initializing the server.")
+    start_seconds: float = Field(
+        15.0,
+        gt=0,
+        le=120,
+        description="Timeout for starting and initializing the server. `npx`, `uvx` and `bunx` get five minutes more "
+        "the first time, to download it.",
+    )
     probe_seconds: float = Field(60.0, ge=1, le=3600, description="How often its definitions are checked for changes.")
     recheck_seconds: float = Field(
         30.0, ge=0, le=3600, description="Most time between a check of its definitions and a call that changes data."

@@ -35,6 +35,8 @@ _PATHS_WITHIN = re.compile(r"[=:;,@\s]+")
 
 # Launchers that fetch a package at each start, each with the registry that `deputize servers install` takes it from.
 FETCHERS: Final = {"npx": "npm", "bunx": "npm", "uvx": "pypi"}
+# How long one of these may download before its server is started for the first time.
+DOWNLOAD_SECONDS: Final = 300.0
 # Programs that download, or find by themselves, what they run, or start a command that their arguments have.
 _LAUNCHERS: Final = frozenset(
     {
@@ -78,6 +80,11 @@ class ProgramCommand:
     module: str | None = None
     # What else it runs, which no digest can cover.
     unpinnable: tuple[str, ...] = ()
+
+
+def downloads_program(server: McpServerSettings) -> bool:
+    """Tell whether the command of a server may have to download the program first."""
+    return bool(server.command) and os.path.basename(server.command[0]) in FETCHERS
 
 
 def resolve_command(server: McpServerSettings, search_path: str) -> ProgramCommand:

@@ -36,7 +36,7 @@ from deputize.execute.upstreams.discovery import list_definitions
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.http_transport import HttpTransport
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
-from deputize.execute.upstreams.program_files import list_data_folders
+from deputize.execute.upstreams.program_files import DOWNLOAD_SECONDS, downloads_program, list_data_folders
 from deputize.execute.upstreams.stdio_transport import StdioTransport
 from deputize.execute.upstreams.subprocess_server import ServerSandboxes
 from deputize.sandboxes.client import SandboxClient
@@ -314,6 +314,11 @@ class UpstreamPool:
         if info.announces_changes:
             transport.listen_for_changes(secret)
         return discovery
+
+    def get_start_seconds(self, tenant: str, server: McpServerSettings) -> float:
+        """Return how long a server may take to start and list its definitions; the first time it may be downloaded."""
+        is_new = self.get_discovery_age(tenant, server.name) == float("inf")
+        return server.start_seconds + (DOWNLOAD_SECONDS if is_new and downloads_program(server) else 0)
 
     def get_known_paths(self, tenant: str, server: str, arguments: Any) -> KnownPaths:
         """Return the paths that an error of the server may name: those of the call, and in the server's folders."""

@@ -18,6 +18,7 @@ from deputize.core.errors import Problem, ToolRequiresSetup, UpstreamTimeout, Up
 from deputize.core.settings import McpServerSettings
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
+from deputize.execute.upstreams.program_files import DOWNLOAD_SECONDS, downloads_program
 from deputize.execute.upstreams.stdio_session import StdioSession
 from deputize.execute.upstreams.subprocess_server import ServerProcess, ServerSandboxes, start_process
 
@@ -74,6 +75,8 @@ class StdioTransport:
         self._stop_tasks: set[asyncio.Task[None]] = set()
         # A server that exits at `server/discover` is not probed again.
         self._should_probe = True
+        # What a launcher downloads at the first start is kept for the others.
+        self._is_downloaded = not downloads_program(server)
         self._is_closed = False
 
     async def fetch_server_info(self, secret: str | None) -> ServerInfo:
@@ -139,9 +142,13 @@ class StdioTransport:
 
     async def _start_session(self, slot: _ProcessSlot, secret: str | None) -> StdioSession:
         seconds = self._server.start_seconds
+        if not self._is_downloaded:
+            seconds += DOWNLOAD_SECONDS
+            log.info("server_may_download", server=self._server.name, program=self._server.command[0], seconds=seconds)
         try:
             async with asyncio.timeout(seconds):
                 slot.session = await self._open_session(slot, secret)
+            self._is_downloaded = True
             return slot.session
         except TimeoutError as error:
             self._record_failure(slot)

@@ -70,9 +70,10 @@ def _draft_permit(tool: str, calls: Sequence[ObservedCall], names: Sequence[str]
         clauses += _limit_fact(calls, name)
     notes = [clause for clause in clauses if clause.startswith("//")]
     lines = "\n".join([*notes, *(f"when {{ {clause} }}" for clause in clauses if clause and clause not in notes)])
+    reason = "1 call like this was observed." if len(calls) == 1 else f"{len(calls)} calls like this were observed."
     return (
         f"@id({quote_text(f'observed-{_make_id(tool)}')})\n"
-        f"@reason({quote_text(f'{len(calls)} calls like this were observed.')})\n"
+        f"@reason({quote_text(reason)})\n"
         f'permit (principal, action == Action::"call", resource == Tool::{quote_text(tool)})\n{lines};\n'
     )
 

@@ -15,7 +15,7 @@ import orjson
 from deputize.catalog.effect_proposals import propose_effects
 from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
-from deputize.core.errors import TokenExpired, Unavailable
+from deputize.core.errors import TokenExpired, ToolNotFound, Unavailable
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.observation.observed_call import MAX_TEXT_LENGTH
 from deputize.govern.observation.report import report_job
@@ -127,6 +127,9 @@ class CallCollection:
         # Entries of one millisecond are in no order, and of several ends the newest counts.
         if entry["kind"] != "intent" and not call["outcome"]:
             call |= _read_end(entry)
+            if call["error"] == ToolNotFound.spec.e_number:
+                # No system has this tool: its name may be any text.
+                call["system"] = ""
         record_id = entry.get("decision", "")
         if record_id in records:
             record = records[record_id]

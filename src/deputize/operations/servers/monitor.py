@@ -112,7 +112,8 @@ class ServerMonitor:
     async def _probe(self, tenant: str, server: McpServerSettings) -> ProbeResult:
         runtime = self._runtime
         async with open_probe_credential(runtime, tenant, server) as credential:
-            discovery = await runtime.upstreams.discover_server(tenant, server.name, credential, server.start_seconds)
+            seconds = runtime.upstreams.get_start_seconds(tenant, server)
+            discovery = await runtime.upstreams.discover_server(tenant, server.name, credential, seconds)
         if not self._registers_tools:
             await self.sync_pins(tenant)
             runtime.server_states.record_probe(tenant, server.name, discovery, now=runtime.stamps.now())

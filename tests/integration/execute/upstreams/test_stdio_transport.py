@@ -206,6 +206,24 @@ async def test_a_program_that_says_nothing_is_given_up_and_leaves_nothing() -> N
         await wait_until_gone(marker)
 
 
+async def test_a_launcher_has_time_of_its_own_to_download_the_program(
+    tmp_path: Path, small_server: SettingsFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = tmp_path / "npx"
+    # Longer than the time to start: at first it downloads.
+    launcher.write_text('#!/bin/sh\n[ -e "$0.done" ] || { sleep 2; touch "$0.done"; }\nexec "$@"\n')
+    launcher.chmod(0o755)
+    settings = small_server()
+    slow = settings.model_copy(update={"command": (str(launcher), *settings.command), "start_seconds": 1.0})
+    async with open_upstreams(slow) as upstreams:
+        shop = ShopServer(upstreams)
+        assert upstreams.get_start_seconds("dev", slow) > 60
+        assert (await shop.call("echo"))["content"][0]["text"] == "echo"
+        await shop.discover()
+        assert upstreams.get_start_seconds("dev", slow) == 1.0
+    assert "server_may_download" in capsys.readouterr().out
+
+
 async def test_too_large_a_message_ends_the_program_that_writes_it(stdio_server: SettingsFactory) -> None:
     async with open_upstreams(stdio_server()) as upstreams:
         with pytest.raises((UpstreamUnavailable, ResourceLimitExceeded)):

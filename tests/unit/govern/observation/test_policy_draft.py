@@ -49,6 +49,11 @@ def decide(policies: CompiledPolicies, call: ObservedCall) -> Behavior:
     return policies.evaluate_query(query, may_take_long=True).behavior
 
 
+def test_a_rule_of_one_call_says_so() -> None:
+    call = observe(script_week(0, calls=CALLS, oddities=0))[0]
+    assert '@reason("1 call like this was observed.")' in build_report([call])["policy"]["text"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_ordinary_call_is_allowed_and_every_planted_one_asks(seed: int) -> None:
     week = script_week(seed, calls=CALLS, oddities=12)

@@ -41,6 +41,13 @@ def test_the_end_of_a_call_counts_in_whatever_order_its_entries_come() -> None:
         assert call["suspicions"] == ["sql /customer"]
 
 
+def test_a_tool_that_does_not_exist_belongs_to_no_system() -> None:
+    collection = CallCollection()
+    entry = make_entry("outcome", FIRST_ID, outcome="denied", error="E3101", tool="helo.greet", decision="")
+    collection.add_entries([entry], {}, {})
+    assert collection.calls["1"]["system"] == ""
+
+
 def test_long_values_are_cut_and_their_length_is_kept_and_secrets_are_only_named() -> None:
     collection = CallCollection()
     collection.add_entries([make_entry("read", FIRST_ID, outcome="succeeded")], {}, {"r1": orjson.dumps(RECORD)})

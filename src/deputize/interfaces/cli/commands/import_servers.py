@@ -62,6 +62,8 @@ def import_servers(
             "claude-desktop, cursor, vscode.",
         ),
     ],
+    # `import openapi URL`, as in the help of others: the kind says nothing that the document does not.
+    document: Annotated[str | None, typer.Argument(hidden=True)] = None,
     name: Name = None,
     url: ServiceUrl = None,
     include: Annotated[
@@ -89,7 +91,10 @@ def import_servers(
     does: deputize servers effects. Import again to see what changed. An OpenAPI document is imported as deputize
     services import does, to which --name, --url, --reads, --writes, --security, --allow-ref and --yes belong.
     """
-    path = _locate_source(file)
+    if document is not None and file != "openapi":
+        raise ConfigError(f"Import one file at a time: {to_display_text(document, 200)} is a second one.")
+    file = document or file
+    path = None if document is not None else _locate_source(file)
     if path is None:
         if update:
             raise ConfigError("An OpenAPI document is compared and updated without --update: leave it out.")

@@ -47,7 +47,7 @@ def describe_period(report: Mapping[str, Any]) -> str:
     if not report["calls"]:
         return f"No calls since {since}."
     callers = len({name_caller(each) for each in report["uses"]})
-    systems = len({each["system"] for each in report["uses"]})
+    systems = len({each["system"] for each in report["uses"]} - {""})
     counts = f"{format_count(callers, 'caller')}, {format_count(systems, 'system')}"
     calls = "1 call" if report["calls"] == 1 else f"{report['calls']:,} calls"
     return f"{calls} since {since}: {counts}, {report['unusual_count']} unusual"
@@ -58,7 +58,7 @@ def list_use_cells(use: Mapping[str, Any]) -> tuple[str, ...]:
     proposal, effects = use["inferred_effects"], use["effects"]
     effects_text = effects if proposal == effects or not effects else f"{proposal}, if confirmed"
     return (
-        show(name_caller(use)), show(use["system"]), show(use["tool"]), effects_text or "-", f"{use['calls']:,}",
+        show(name_caller(use)), show(use["system"] or "-"), show(use["tool"]), effects_text or "-", f"{use['calls']:,}",
         str(use["failures"]), str(use["refusals"]),
     )  # fmt: skip
 

@@ -39,7 +39,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; margin: .5rem 0
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #d8dee4; overflow-wrap: anywhere; }
 th { background: #f6f8fa; } h2 { margin: 2rem 0 .3rem; font-size: 1.15rem; } svg text { font: 12px system-ui; }
 rect { fill: #3b6fb6; } figure { margin: 1rem 0; display: inline-block; vertical-align: top; margin-right: 2rem; }
-figcaption { font-weight: 600; }
+figcaption { font-weight: 600; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 @media (prefers-color-scheme: dark) {
   body { background: #0f1419; color: #dde3ea; } th { background: #1b222b; } th, td { border-color: #2c3540; }
   svg text { fill: #dde3ea; } rect { fill: #6ea0e6; } }
@@ -99,6 +99,7 @@ def _render_charts(report: Mapping[str, Any]) -> list[str]:
     by_system: dict[str, int] = {}
     for each in report["uses"]:
         by_system[each["system"]] = by_system.get(each["system"], 0) + each["calls"]
+    by_system.pop("", None)
     systems = sorted(by_system.items(), key=lambda pair: -pair[1])[:20]
     days = [(format_time(each["day_ms"])[5:10], each["calls"]) for each in report["days"]]
     return [

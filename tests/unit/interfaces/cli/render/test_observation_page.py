@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deputize.interfaces.cli.render.observation import summarize_shadow
+from deputize.interfaces.cli.render.observation import describe_period, summarize_shadow
 from deputize.interfaces.cli.render.observation_page import render_page
 
 pytestmark = pytest.mark.requirement("NEW-8")
@@ -49,6 +49,14 @@ def make_observation() -> dict[str, Any]:
         "policy": {"path": "observed.cedar", "calls": 3, "text": f"// {HOSTILE}\npermit"},
     }  # fmt: skip
     return {"observed": observed, "default": backtest, "draft": None, "written": backtest, "cost": {"currencies": []}}
+
+
+def test_a_tool_that_no_system_has_is_of_no_system_and_a_long_line_of_the_policy_wraps() -> None:
+    observation = make_observation()
+    observation["observed"]["uses"].append({**observation["observed"]["uses"][0], "system": "", "tool": "hello.gret"})
+    assert "1 system," in describe_period(observation["observed"])
+    page = render_page(observation)
+    assert "pre { white-space: pre-wrap;" in page
 
 
 def test_no_text_of_an_agent_becomes_markup() -> None:
