@@ -76,6 +76,8 @@ _ANNOTATIONS = {
     "decision": '`"ask"`: a `permit` asks instead of allowing, a `forbid` asks instead of denying.',
     "drifted": 'On a `permit`: `"allow"` lets reads continue by a tool that its server changed, `"allow-writes"` all '
     "calls; else they are held. Their outcomes have a warning.",
+    "idempotency_key": 'On a `permit`: `"optional"` allows irreversible calls without an idempotency key, else '
+    "refused. Repeats of such a call are not recognized. For observing.",
     "backend": 'On a `forbid`: it lets calls be made in a sandbox that is at least so strong, `"namespaces"` or '
     '`"gvisor"`, and forbids all others. Commands are run on it; servers and programs are on what `[sandboxes]` says.',
     "approvers": 'With `@decision("ask")`: the groups that decide, as in `"oncall, leads"`. The first is notified '

@@ -110,6 +110,8 @@ class Verdict:
     requirements: tuple[ApprovalRequirement, ...] = ()
     # Which effects a tool that its server changed may have all the same, by the rules that permit the call.
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    # Whether an irreversible call may come without an idempotency key, by one of these rules.
+    is_key_optional: bool = False
     # The sandboxes that rules demand: the call is made in no weaker one.
     backend_demands: tuple[BackendDemand, ...] = ()
     # If it denies because a demand was not met: where the call would have run, such as `none`.
@@ -137,4 +139,6 @@ class Decision:
     record_id: str = ""
     requirements: tuple[ApprovalRequirement, ...] = ()
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    # Whether an irreversible call may come without an idempotency key, by one of these rules.
+    is_key_optional: bool = False
     backend_demands: tuple[BackendDemand, ...] = ()

@@ -160,6 +160,7 @@ def _record_decision(
         record_id=policy_decision.record_id,
         requirements=verdict.requirements,
         admitted_drift=verdict.admitted_drift,
+        is_key_optional=verdict.is_key_optional,
         backend_demands=verdict.backend_demands,
     )
     runtime.decision_log.record_decision(validated.call.tenant, policy_decision)

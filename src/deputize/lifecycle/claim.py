@@ -3,7 +3,8 @@
 undo                    the entry that it takes back, which one call holds until it is known to have done nothing
 retry                   the key of the call that it replaces, taken over from that call alone
 input responses         the key of their round, which is answered once
-no key                  a fresh call, a joined one (idempotent tools), or a refusal (irreversible ones)
+no key                  a fresh call, a joined one (idempotent tools), or a refusal (irreversible ones, unless a rule
+                        says that their key is optional)
 key is free             this call gets it
 key holds other input   422
 key holds an outcome    that outcome, byte for byte
@@ -172,7 +173,7 @@ def _name_key(authorized: Authorized, arguments_digest: bytes) -> tuple[str | No
         return call.request.idempotency_key, False
     if contract.idempotency.upstream is UpstreamIdempotency.IDEMPOTENT and call.session is not None:
         return f"join\0{call.session}\0{arguments_digest.hex()}", True
-    if contract.mutation_class is MutationClass.WRITE_IRREVERSIBLE:
+    if contract.mutation_class is MutationClass.WRITE_IRREVERSIBLE and not authorized.decision.is_key_optional:
         raise IdempotencyKeyRequired(f"{contract.full_name} is irreversible, so it requires an idempotency key")
     return None, False
 

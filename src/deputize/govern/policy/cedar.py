@@ -73,6 +73,7 @@ class CompiledPolicies:
         self._slices = SliceIndex(self.rules)
         # The most that any rule lets pass of tools that their servers changed.
         self.admitted_drift = max((rule.content.admitted_drift for rule in self.rules), default=AdmittedDrift.NONE)
+        self.is_key_optional = any(rule.content.is_key_optional for rule in self.rules)
         self._is_large = sum(len(rule.ast) for rule in self.rules) > _LARGE_RULES_BYTES
         self._tools: BoundedDict[tuple[str, str], tuple[PolicySlice, Mapping[str, Any]]] = BoundedDict(_MAX_TOOLS)
 
@@ -283,6 +284,7 @@ def _build_verdict(slice_: PolicySlice, behavior: Behavior, rules: Sequence[Poli
     return Verdict(
         behavior=behavior, rules=tuple(rule.rule_ref for rule in rules), digest=slice_.digest, reason=reason,
         requirements=requirements, admitted_drift=max(admissions, default=AdmittedDrift.NONE),
+        is_key_optional=behavior is Behavior.ALLOW and any(rule.content.is_key_optional for rule in rules),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ RESERVED_IDS = frozenset(
 RESERVED_PREFIXES = ("hook:", "authzen:")
 _ADMITTED_DRIFT = {"allow": AdmittedDrift.READS, "allow-writes": AdmittedDrift.WRITES}
 # A misspelt @decision would silently turn an approval into a permit, so unknown annotations are errors.
-ANNOTATIONS = ("id", "reason", "decision", "drifted", "backend", *approval_annotations.ANNOTATIONS)
+ANNOTATIONS = ("id", "reason", "decision", "drifted", "idempotency_key", "backend", *approval_annotations.ANNOTATIONS)
 _BACKENDS = frozenset(Backend)
 _BACKEND_NAMES = " or ".join(f'"{each}"' for each in Backend)
 MAX_REPORTED_ERRORS = 200
@@ -99,6 +99,8 @@ class RuleContent:
     resource: Mapping[str, Any]
     # Which calls of tools that their servers changed it lets pass, which are held otherwise.
     admitted_drift: AdmittedDrift = AdmittedDrift.NONE
+    # Of a permit: whether irreversible calls that it allows may come without an idempotency key.
+    is_key_optional: bool = False
     # Of a forbid: the weakest backend on which it lets calls be made.
     backend: str | None = None
 
@@ -254,6 +256,7 @@ def rule_to_json(parsed_rule: ParsedRule) -> dict[str, Any] | list[str]:
         "action": dict(parsed_rule.action),
         "resource": dict(parsed_rule.resource),
         "admitted_drift": int(parsed_rule.admitted_drift),
+        "is_key_optional": parsed_rule.is_key_optional,
         "backend": parsed_rule.backend,
     }
 
@@ -310,6 +313,7 @@ def parse_rule(text: str) -> ParsedRule:
         action=ast["action"],
         resource=ast["resource"],
         admitted_drift=_ADMITTED_DRIFT.get(annotations.get("drifted"), AdmittedDrift.NONE),
+        is_key_optional="idempotency_key" in annotations,
         backend=annotations.get("backend"),
     )
 
@@ -351,6 +355,11 @@ def _find_annotation_errors(annotations: Mapping[str, str | None], effect: str) 
         yield (
             '@drifted must be "allow" for reads or "allow-writes" for all calls, on a permit: without it, calls of a '
             "tool that its server changed are held"
+        )
+    if "idempotency_key" in annotations and (annotations["idempotency_key"] != "optional" or effect != "permit"):
+        yield (
+            '@idempotency_key must be "optional", on a permit, which then allows irreversible calls without a key: a '
+            "repeat of one is not recognized"
         )
     if "backend" in annotations and (annotations["backend"] not in _BACKENDS or effect != "forbid"):
         yield (

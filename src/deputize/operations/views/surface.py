@@ -110,6 +110,10 @@ class Surface:
                 versions.append(ToolView(version))
         return versions
 
+    async def is_key_optional(self, tenant: str) -> bool:
+        """Tell whether a policy allows irreversible calls without an idempotency key, as those that observe do."""
+        return (await self._runtime.authority.load_tenant(tenant)).policy.policies.is_key_optional
+
     async def list_server_methods(self, caller: Caller) -> list[ServerMethodView]:
         """List the methods of MCP servers that this caller may know of, such as `resources/read`."""
         authority = await self._runtime.authority.load_tenant(caller.tenant)

@@ -14,11 +14,13 @@ from deputize.app import open_gateway
 from deputize.core.clock import Clock
 from deputize.store.keys import MasterKey
 from tests.integration.conftest import ADMIN
+from tests.support.mcp_client import McpClient
 from tests.support.mcp_servers.upstream import Upstream, make_definition, run_upstream
 from tests.support.upstream_gateway import NAME, READ, WRITE, UpstreamGateway, open_upstream_gateway, server_settings
 
 pytestmark = pytest.mark.requirement("REG-2")
 OBSERVING = (files("deputize.interfaces.cli.local") / "starter" / "observe.cedar").read_text()
+OPEN = '@id("open") permit (principal, action, resource);'
 LENIENT = '@id("open") @drifted("allow") permit (principal, action, resource);'
 HIDDEN_TEXT = "Reads one order. \U000e0049\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065"
 
@@ -161,6 +163,41 @@ async def test_while_observing_a_changed_tool_is_called_with_a_warning(upstream_
     )  # fmt: skip
     assert [name for name, _ in upstream_gateway.upstream.tool_calls] == ["cancel_order"] * 2
     assert set(await upstream_gateway.fetch_changes()) == {"tool:cancel_order"}
+
+
+@pytest.mark.requirement("NEW-8")
+async def test_while_observing_no_call_needs_a_key_and_one_that_is_sent_holds(
+    upstream_gateway: UpstreamGateway,
+) -> None:
+    gateway, token = upstream_gateway.gateway, upstream_gateway.admin_token
+
+    async def put_policy(text: str) -> None:
+        files = {"files": [{"path": "rules.cedar", "text": text}]}
+        put = await gateway.http.put("/v1/policies", json=files, headers={"Authorization": f"Bearer {token}"})
+        assert put.status_code == 200, put.text
+
+    async def is_key_required() -> bool:
+        tools = await McpClient(gateway, token=token).list_tools()
+        return "idempotency_key" in tools["orders__cancel_order"]["inputSchema"]["required"]
+
+    async def call(key: str | None) -> dict[str, Any]:
+        answer: dict[str, Any] = (await gateway.call(WRITE, {"name": "Ana"}, token=token, key=key)).json()
+        return answer
+
+    assert await is_key_required()
+    assert (await call(None))["error"]["slug"] == "key-required"
+    await put_policy(OBSERVING)
+    assert not await is_key_required()
+    keyless = [await call(None), await call(None)]
+    assert [each["result"]["content"] for each in keyless] == [[{"type": "text", "text": "cancel_order done"}]] * 2
+    keyed = [await call("one"), await call("one")]
+    assert keyed[0]["call_id"] == keyed[1]["call_id"]
+    # Under another policy a key is needed again, and the earlier one holds still.
+    await put_policy(OPEN)
+    assert await is_key_required()
+    assert (await call(None))["error"]["slug"] == "key-required"
+    assert (await call("one"))["call_id"] == keyed[0]["call_id"]
+    assert len(upstream_gateway.upstream.tool_calls) == 3
 
 
 async def test_an_accepted_change_is_the_next_major_version_and_can_be_called_at_once(

@@ -82,6 +82,12 @@ def test_only_a_permit_lets_calls_read_by_changed_tools(rule: str) -> None:
     assert message.startswith('@drifted must be "allow" for reads or "allow-writes"')
 
 
+@pytest.mark.parametrize("rule", ['@idempotency_key("none") permit', '@idempotency_key("optional") forbid'])
+def test_only_a_permit_makes_the_idempotency_key_optional(rule: str) -> None:
+    ((_, _, message),) = parse_errors(f'@id("a") {rule} (principal, action, resource);')
+    assert message.startswith('@idempotency_key must be "optional", on a permit')
+
+
 @pytest.mark.parametrize("rule", ['@backend("microvm") forbid', "@backend forbid", '@backend("gvisor") permit'])
 def test_a_forbid_demands_a_backend_that_exists(rule: str) -> None:
     ((_, _, message),) = parse_errors(f'@id("a") {rule} (principal, action, resource);')
@@ -98,9 +104,8 @@ def test_a_rule_without_approval_rejects_approval_annotations(mark: str) -> None
 def test_every_error_of_one_rule_is_reported_at_once() -> None:
     found = parse_errors(f'@id("a") @approvers("") @quorum("0") @deadline("1y") @step_up("") @aprovers("b") {ANYTHING}')
     assert len(found) == 9
-    assert (
-        "use @id, @reason, @decision, @drifted, @backend, @approvers, @quorum, @deadline and @step_up" in found[-1][2]
-    )
+    names = "@id, @reason, @decision, @drifted, @idempotency_key, @backend, @approvers, @quorum, @deadline and @step_up"
+    assert f"use {names}" in found[-1][2]
 
 
 @given(st.text(max_size=12), st.sampled_from(["approvers", "quorum", "deadline", "step_up"]))

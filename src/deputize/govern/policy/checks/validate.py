@@ -293,11 +293,13 @@ def _rank_weakness(rule: PolicyRule) -> int:
 
 def _has_own_effect(stronger: PolicyRule, rule: PolicyRule) -> bool:
     """Tell whether the weaker rule still matters: as the permit behind a forbid with a condition, by its approvers, by
-    its backend, or by what it says of changed tools.
+    its backend, or by what it says of changed tools and of calls without a key.
     """
     if stronger.is_conditional_forbid and (rule.effect == "permit" or rule.content.backend != stronger.content.backend):
         return True
     if rule.content.admitted_drift > stronger.content.admitted_drift and stronger.effect == "permit":
+        return True
+    if rule.content.is_key_optional and not stronger.content.is_key_optional and stronger.effect == "permit":
         return True
     return stronger.requires_approval and rule.requires_approval and stronger.approval_terms != rule.approval_terms
 

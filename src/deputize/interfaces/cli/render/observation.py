@@ -29,6 +29,8 @@ def print_observation(observation: Mapping[str, Any]) -> None:
     _print_shadow("the default policies", observation["default"])
     if observation["draft"] is not None:
         _print_shadow("the draft", observation["draft"])
+    if need := describe_key_need(report):
+        printer.line(need)
     _print_unusual(report)
     if report["secrets"]:
         printer.line("\nSecrets in arguments, whose values were not recorded")
@@ -51,6 +53,15 @@ def describe_period(report: Mapping[str, Any]) -> str:
     counts = f"{format_count(callers, 'caller')}, {format_count(systems, 'system')}"
     calls = "1 call" if report["calls"] == 1 else f"{report['calls']:,} calls"
     return f"{calls} since {since}: {counts}, {report['unusual_count']} unusual"
+
+
+def describe_key_need(report: Mapping[str, Any]) -> str:
+    """Describe how many calls need an idempotency key where the policies do not observe; nothing if none do."""
+    count = sum(each["calls"] for each in report["uses"] if each["effects"] == "destructive")
+    if not count:
+        return ""
+    need = "1 call is irreversible and needs" if count == 1 else f"{count:,} calls are irreversible and need"
+    return f"{need} an idempotency key under other policies, until you confirm what these tools do"
 
 
 def list_use_cells(use: Mapping[str, Any]) -> tuple[str, ...]:

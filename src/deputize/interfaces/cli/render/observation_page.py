@@ -10,6 +10,7 @@ from typing import Any, Final
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.render.observation import (
     INCOMPLETE,
+    describe_key_need,
     describe_period,
     format_time,
     list_shadow_cells,
@@ -66,6 +67,8 @@ def render_page(observation: Mapping[str, Any]) -> str:
             title = f"Under {name}: {summarize_shadow(result)}"
             rest_text = _count_rest(len(rows), len(rows))
             parts.append(_render_table(title, ("calls", "tool", "caller", "decision", "by"), rows, rest_text))
+    if need := describe_key_need(report):
+        parts.append(f"<p>{_text(need)}.</p>\n")
     columns = ("time", "caller", "tool", "what", "why", "call")
     rows = [list_unusual_cells(each) for each in report["unusual"]]
     parts.append(_render_table("Unusual calls", columns, rows, _count_rest(len(rows), report["unusual_count"])))

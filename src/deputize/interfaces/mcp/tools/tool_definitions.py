@@ -67,15 +67,15 @@ REFERENCE_SCHEMA: Final[Schema] = {
 _DEFS_PREFIX: Final = "#/$defs/"
 
 
-def render_tool(tool_version: ToolView, *, modern: bool) -> dict[str, Any]:
-    """Render a tool version for `tools/list`."""
+def render_tool(tool_version: ToolView, *, modern: bool, is_key_optional: bool = False) -> dict[str, Any]:
+    """Render a tool version for `tools/list`. Its idempotency key may be optional while policies observe."""
     contract = tool_version.contract
     output = build_output_schema(contract, modern=modern)
     return {
         "name": to_outward_name(contract.full_name),
         **({"title": contract.title} if contract.title else {}),
         "description": _build_description(tool_version),
-        "inputSchema": build_input_schema(contract, tool_version.input_schema),
+        "inputSchema": build_input_schema(contract, tool_version.input_schema, is_key_optional=is_key_optional),
         **({} if output is None else {"outputSchema": output}),
         "annotations": build_annotations(contract),
         **({} if tool_version.deprecation is None else {"_meta": {DEPRECATION: tool_version.deprecation.to_meta()}}),
@@ -109,11 +109,13 @@ def can_take_key(contract: Contract) -> bool:
     )
 
 
-def build_input_schema(contract: Contract, schema: Schema) -> Schema:
+def build_input_schema(contract: Contract, schema: Schema, *, is_key_optional: bool = False) -> Schema:
     """Build the schema of the arguments, with the key if it may be one."""
     input_schema = {"type": "object", **schema}
     if can_take_key(contract):
         input_schema["properties"] = {**input_schema.get("properties", {}), KEY_ARGUMENT: _KEY_SCHEMA}
+        if not is_key_optional:
+            input_schema["required"] = [*input_schema.get("required", ()), KEY_ARGUMENT]
     return input_schema
 
 

@@ -62,10 +62,12 @@ class ToolLists:
         tool_versions = [
             each for each in await gateway.surface.list_loaded_tools(caller) if not _is_method(each.contract)
         ]
+        is_key_optional = await gateway.surface.is_key_optional(caller.tenant)
         entries, pace = list(self._builtin_tools), LoopPace(gateway.clock)
         for each in tool_versions:
             await pace.take_turn()
-            entries.append((to_outward_name(each.contract.full_name), self._render_tool(each, modern=modern)))
+            tool = self._render_tool(each, modern=modern, is_key_optional=is_key_optional)
+            entries.append((to_outward_name(each.contract.full_name), tool))
         entries.sort(key=lambda each: each[0])
         tool_list = ToolList([name for name, _ in entries], [tool for _, tool in entries], now + _CACHE_SECONDS)
         if caller.decision_cache_key:
@@ -75,12 +77,12 @@ class ToolLists:
                 self._lists.popitem(last=False)
         return tool_list
 
-    def _render_tool(self, tool_version: ToolView, *, modern: bool) -> orjson.Fragment:
-        key = (tool_version.digest, tool_version.state.value, tool_version.deprecation, modern)
+    def _render_tool(self, tool_version: ToolView, *, modern: bool, is_key_optional: bool) -> orjson.Fragment:
+        key = (tool_version.digest, tool_version.state.value, tool_version.deprecation, modern, is_key_optional)
         fragment = self._rendered_tools.get(key)
         if fragment is None:
             fragment = self._rendered_tools[key] = orjson.Fragment(
-                orjson.dumps(render_tool(tool_version, modern=modern))
+                orjson.dumps(render_tool(tool_version, modern=modern, is_key_optional=is_key_optional))
             )
             while len(self._rendered_tools) > _MAX_TOOLS:
                 self._rendered_tools.popitem(last=False)

@@ -106,7 +106,10 @@ def test_only_what_cannot_be_taken_back_asks_the_model_for_a_key() -> None:
     for effects, asks in (("read", False), ("write", False), ("destructive", True)):
         made = make_contract(effects=effects)
         assert can_take_key(made) is asks
-        assert ("idempotency_key" in build_input_schema(made, made.input_schema)["properties"]) is asks
+        schema = build_input_schema(made, made.input_schema)
+        assert ("idempotency_key" in schema["properties"]) is asks
+        # A client that leaves out what is optional would be refused.
+        assert ("idempotency_key" in schema.get("required", ())) is asks
     assert not can_take_key(make_contract(effects="destructive", idempotency={"key_argument": "order"}))
 
 
