@@ -19,10 +19,11 @@ import httpx2
 from deputize.core.errors import EgressDenied, Problem, ResourceLimitExceeded, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.value_types import frozen
 from deputize.execute.ip_filter import is_forbidden_address, is_public_address
+from deputize.execute.network_stream import AnswerRefused, MeteredStream
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 
 HostResolver = Callable[[str, int], Awaitable[Sequence[str]]]
-ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 MAX_REDIRECTS = 3
 MAX_URL_LENGTH = 2048
@@ -61,12 +62,11 @@ async def resolve_allowed_addresses(
 
 
 class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
-    """A network backend that connects only to addresses it has just checked."""
+    """A network backend that connects only to addresses it has just checked, by streams that bound what is read."""
 
     def __init__(self, allow_hosts: frozenset[str], resolver: HostResolver) -> None:
         self._allow_hosts = allow_hosts
         self._resolve = resolver
-        self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -79,8 +79,8 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
         addresses = await resolve_allowed_addresses(host, port, self._allow_hosts, self._resolve)
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
-        return await self._network.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
+                return await MeteredStream.open(address, port, timeout)
+        return await MeteredStream.open(addresses[-1], port, timeout)
 
     async def connect_unix_socket(
         self,
@@ -111,12 +111,25 @@ class _CheckedTransport(httpx2.AsyncBaseTransport):
                 extensions=request.extensions,
             )
         )
+        stream = answer.extensions["network_stream"]
+        # After status 101, it is another stream, of which nothing is read.
+        if isinstance(stream, MeteredStream):
+            _expect_body(stream, request.method, answer)
         return httpx2.Response(
             answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions
         )
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+
+
+def _expect_body(stream: MeteredStream, method: str, answer: httpcore2.Response) -> None:
+    """Tell the stream how the body is delimited, by the rules of the HTTP client (RFC 9112, 6.3)."""
+    headers = {name.lower(): value for name, value in answer.headers}
+    is_chunked, length = b"transfer-encoding" in headers, headers.get(b"content-length")
+    if method == "HEAD" or answer.status in (204, 304):
+        is_chunked, length = False, b"0"
+    stream.expect_body(is_chunked=is_chunked, length=None if length is None else int(length))
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -145,6 +158,8 @@ def _translate_network_errors(host: str) -> Iterator[None]:
         yield
     except (TimeoutError, httpcore2.TimeoutException) as error:
         raise UpstreamTimeout(f"the host {host} took too long to answer") from error
+    except AnswerRefused as error:
+        raise UpstreamUnavailable(f"the host {host} {error}") from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError, httpx2.HTTPError, OSError) as error:
         raise UpstreamUnavailable(f"the host {host} cannot be reached or is not an HTTP server") from error
     except httpx2.InvalidURL as error:

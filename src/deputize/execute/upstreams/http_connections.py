@@ -14,6 +14,7 @@ from typing import cast
 import httptools
 
 from deputize.core.errors import ResourceLimitExceeded, UpstreamUnavailable
+from deputize.execute.http_limits import MAX_INFORMATIONAL_HEADS, PIECE_BYTES, FramingBudget
 from deputize.execute.upstreams.faults import UpstreamNotAtFault
 
 # Servers commonly close connections after five idle seconds; closing earlier avoids sending on a closing connection.
@@ -21,18 +22,20 @@ KEEP_ALIVE_SECONDS = 4.0
 MOST_CONNECTIONS = 128
 # How long the rest of a response may take after its result was read.
 _DRAIN_SECONDS = 1.0
-_MAX_HEADER_BYTES = 65_536
 _HIGH_WATER = 262_144
 _CHALLENGE_HEADER = "www-authenticate"
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """A connection with at most one response in progress."""
 
     def __init__(self, on_lost: Callable[["HttpConnection"], None]) -> None:
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
+        # The event loop reads no more than this at once.
+        # A view, because TLS fills it by slices, and those of an array are copies.
+        self._incoming = memoryview(bytearray(PIECE_BYTES))
         self._waiter: asyncio.Future[None] | None = None
         self._on_release: Callable[[HttpConnection], None] | None = None
         self._is_busy = False
@@ -43,10 +46,10 @@ class HttpConnection(asyncio.Protocol):
     def _reset(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self._header_bytes = 0
-        self._unparsed_bytes = 0
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._framing = FramingBudget(asyncio.get_running_loop().time)
+        self._informational_heads = 0
+        self._body_bytes = 0
+        self._content = bytearray()
         self._has_head = False
         self._reads_until_close = False
         self._is_complete = False
@@ -71,21 +74,18 @@ class HttpConnection(asyncio.Protocol):
 
     async def read_part(self) -> bytes:
         """Read the next part of the body; empty at its end."""
-        while not self._parts:
+        while not self._content:
             if self._is_complete:
                 return b""
             self._require_open()
             await self._wait_for_data()
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        if self._size > _HIGH_WATER and self._transport is not None:
-            self._transport.resume_reading()
-        self._size = 0
+        data = bytes(self._content)
+        self._drop_content()
         return data
 
     async def read_body(self, max_bytes: int) -> bytes:
         """Read the whole body, up to a limit."""
-        if self._is_complete and len(self._parts) == 1 and self._size <= max_bytes:
+        if self._is_complete and len(self._content) <= max_bytes:
             return await self.read_part()
         whole = bytearray()
         while data := await self.read_part():
@@ -96,13 +96,11 @@ class HttpConnection(asyncio.Protocol):
 
     def release(self, on_release: Callable[["HttpConnection"], None]) -> None:
         """Stop reading. `on_release` gets the connection when the response has ended, or closed if that takes long."""
-        self._parts.clear()
+        self._drop_content()
         if self._is_complete or self.is_closed or self._failure or self._reads_until_close:
             self._finish(on_release)
             return
         self._on_release = on_release
-        if self._size > _HIGH_WATER and self._transport is not None:
-            self._transport.resume_reading()
         asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self._give_up, on_release)
 
     def abort(self) -> None:
@@ -140,6 +138,11 @@ class HttpConnection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         return self._can_reuse and not self._has_surplus and not self.is_closed
 
+    def _drop_content(self) -> None:
+        if len(self._content) > _HIGH_WATER and self._transport is not None:
+            self._transport.resume_reading()
+        self._content.clear()
+
     def _require_open(self) -> None:
         if self._failure is not None:
             raise UpstreamUnavailable(self._failure)
@@ -165,19 +168,22 @@ class HttpConnection(asyncio.Protocol):
         # With uvloop it is not an instance of asyncio.Transport, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._incoming
+
+    def buffer_updated(self, nbytes: int) -> None:
         if not self._is_busy:
             # Unsolicited data must not be taken for the response to the next request.
             self.abort()
             return
-        self._unparsed_bytes += len(data)
+        self._body_bytes = 0
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._incoming[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("the server sent an invalid HTTP response")
-        if self._unparsed_bytes > _MAX_HEADER_BYTES and not self._is_complete:
-            # A status line, header or trailer that never ends would be buffered or skipped by the parser forever.
-            self._fail("the server sent an HTTP header without end")
+        if not self._framing.spend(nbytes - self._body_bytes, self._body_bytes):
+            # Heads, chunks of one byte and trailers without end would be parsed forever.
+            self._fail("the server sent far more HTTP framing than content")
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -197,21 +203,19 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._has_surplus:
             return
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > _MAX_HEADER_BYTES:
-            self._fail("the server sent too many headers")
-            return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         # The last of repeated headers counts, but challenges are joined.
         self.headers[key] = f"{self.headers[key]}, {text}" if key == _CHALLENGE_HEADER and key in self.headers else text
 
     def on_headers_complete(self) -> None:
-        self._unparsed_bytes = 0
         if self._has_surplus:
             return
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers = {}
+            self._informational_heads += 1
+            if self._informational_heads > MAX_INFORMATIONAL_HEADS:
+                self._fail(f"the server sent more than {MAX_INFORMATIONAL_HEADS} HTTP heads before its response")
             return
         self._has_head = True
         has_length = "content-length" in self.headers or "transfer-encoding" in self.headers
@@ -220,12 +224,12 @@ class HttpConnection(asyncio.Protocol):
             self._fail("the server sent a compressed response, which was not accepted")
 
     def on_body(self, body: bytes) -> None:
-        self._unparsed_bytes = 0
+        self._body_bytes += len(body)
         if self._on_release is not None or self._has_surplus:
             return
-        self._parts.append(body)
-        before, self._size = self._size, self._size + len(body)
-        if before <= _HIGH_WATER < self._size and self._transport is not None:
+        before = len(self._content)
+        self._content += body
+        if before <= _HIGH_WATER < len(self._content) and self._transport is not None:
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:

@@ -29,6 +29,8 @@ OK = b"HTTP/1.1 200 OK\r\n"
 EVENTS = OK + b"Content-Type: text/event-stream\r\n\r\n"
 CHUNKED_ENCODING = OK + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
 
+CHUNKED_EVENTS = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
 
 class EndlessServer(MalformedServer):
     """Answer a call with a prefix, then repeat the same bytes for as long as the client reads."""
@@ -73,6 +75,9 @@ async def open_endless_server(head: bytes, chunk: bytes) -> AsyncIterator[tuple[
         pytest.param(OK, b"Y", id="the name of a header"),
         pytest.param(OK, b"X: y\r\n", id="headers"),
         pytest.param(b"HTTP/1.1 200 ", b"O", id="a status"),
+        pytest.param(b"", b"HTTP/1.1 100 \r\n\r\n", id="heads before the response"),
+        pytest.param(CHUNKED_ENCODING, b"1\r\n \r\n", id="chunks of one byte"),
+        pytest.param(CHUNKED_EVENTS, b"1\r\n\n\r\n", id="events in chunks of one byte"),
         pytest.param(CHUNKED_ENCODING + b"0\r\nX: ", b"y", id="a trailer"),
         pytest.param(CHUNKED_ENCODING + b"1;x=", b"y", id="what a chunk may say of itself"),
         pytest.param(EVENTS, b"data:\n", id="data that is empty"),
