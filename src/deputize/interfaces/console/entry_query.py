@@ -8,6 +8,7 @@ from uuid import UUID
 
 from deputize.core.entry_kinds import DECISION_NAMES, ENTRY_KINDS
 from deputize.core.errors import MalformedRequest
+from deputize.core.moments import normalize_moment
 from deputize.operations.gateway import AuditQuery, EntryFilter
 
 # Each with its label and what may be typed.
@@ -78,8 +79,8 @@ def _parse_time(filters: Mapping[str, str], name: str) -> datetime | None:
         return None
     try:
         at = datetime.fromisoformat(text)
+        return normalize_moment(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
     except ValueError:
         raise MalformedRequest(
             f"{name} must be a time as in 2026-11-18T09:30, in UTC", details={"field": name}
         ) from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

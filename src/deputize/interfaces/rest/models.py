@@ -1,11 +1,14 @@
 """Define the request and response models that several routes share."""
 
+import re
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -18,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from deputize.core.contract.contract import Effects, LifecycleState, MutationClass, SecretName, TimeoutClass
 from deputize.core.contract.export_format import ExportFormat
 from deputize.core.errors import ErrorCode
+from deputize.core.moments import normalize_moment
 from deputize.core.states import State
 from deputize.interfaces.call_request import MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
 
@@ -44,6 +48,18 @@ _NAME_VALIDATOR = _make_message_validator(
 )
 _VALUE_VALIDATOR = _make_message_validator("must have 8 to 65536 characters")
 TraceId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+_DATE_PREFIX = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def _require_date_text(value: object) -> object:
+    if value is not None and not (isinstance(value, str) and _DATE_PREFIX.match(value)):
+        raise ValueError("must be a time as text, as in 2026-11-01T00:00:00Z")
+    return value
+
+
+# Every time in a request. The document says a text with a date, so numbers, which pydantic would read as seconds since
+# 1970, are refused, also as the text of a query parameter.
+Moment = Annotated[AwareDatetime, BeforeValidator(_require_date_text), AfterValidator(normalize_moment)]
 
 
 class RequestModel(BaseModel):
@@ -62,7 +78,7 @@ class ToolStateBody(RequestModel):
 class DeprecationBody(RequestModel):
     """The announcement of a version's end. What is left out is taken from the contract, or is the default."""
 
-    removal_date: AwareDatetime | None = Field(
+    removal_date: Moment | None = Field(
         None, description="When calls are refused. Default: the contract's `sunset_date`, or in 90 days."
     )
     successor: str | None = Field(
@@ -142,8 +158,8 @@ class HoldBody(RequestModel):
         None, min_length=1, max_length=255, description="The issuer of the user, if it is not the tenant's primary one."
     )
     call_id: UUID | None = Field(None, description="Hold the data of this call.")
-    from_: AwareDatetime | None = Field(None, alias="from", description="Hold what happened from this time on.")
-    to: AwareDatetime | None = Field(None, description="The end of that period. Without it, the period has no end.")
+    from_: Moment | None = Field(None, alias="from", description="Hold what happened from this time on.")
+    to: Moment | None = Field(None, description="The end of that period. Without it, the period has no end.")
 
 
 class SwitchBody(RequestModel):

@@ -38,7 +38,7 @@ class RevocationResult(BaseModel):
 
 
 class RevocationsQuery(RequestModel):
-    before: int | None = Field(None, ge=0, description="List revocations older than this epoch.")
+    before: int | None = Field(None, ge=0, le=2**53 - 1, description="List revocations older than this epoch.")
     limit: int = Field(50, ge=1, le=200, description="The maximum number to return.")
 
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from deputize.core.errors import ConcurrencyLimitReached, ScopeMissing
 from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
-from deputize.interfaces.rest.models import RequestModel
+from deputize.interfaces.rest.models import Moment, RequestModel
 from deputize.interfaces.rest.openapi import describe_problems
-from deputize.interfaces.rest.policies.policy_models import Moment, PolicyFileModel
+from deputize.interfaces.rest.policies.policy_models import PolicyFileModel
 
 # Registered before the routes of single requests, one of which would match this path as an id.
 router = APIRouter(prefix="/v1/approvals", tags=["approvals"])

@@ -3,13 +3,13 @@
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from deputize.core.call import MAX_SESSION_LENGTH
 from deputize.core.entry_kinds import DecisionName, EntryKind
 from deputize.core.states import ToolEvent
 from deputize.interfaces.call_request import MAX_TOOL_LENGTH
-from deputize.interfaces.rest.models import RequestModel
+from deputize.interfaces.rest.models import Moment, RequestModel
 from deputize.operations.gateway import AuditFormat, AuditQuery, EntryFilter
 
 MAX_PAGE = 200
@@ -21,8 +21,8 @@ OutcomeName = Annotated[str, Field(pattern="^[a-z_]{1,40}$")]
 class AuditFilterQuery(RequestModel):
     """What entries must have; all of it, and each as it is, without patterns."""
 
-    since: AwareDatetime | None = Field(None, alias="from", description="Entries since this time.")
-    until: AwareDatetime | None = Field(None, alias="to", description="Entries before this time.")
+    since: Moment | None = Field(None, alias="from", description="Entries since this time.")
+    until: Moment | None = Field(None, alias="to", description="Entries before this time.")
     caller: str | None = Field(
         None, min_length=1, max_length=_MAX_NAME_LENGTH, description="The user: a name, or a pseudonym."
     )

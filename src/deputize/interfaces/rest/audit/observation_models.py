@@ -2,8 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from deputize.interfaces.rest.models import RequestModel
-from deputize.interfaces.rest.policies.policy_models import Moment
+from deputize.interfaces.rest.models import Moment, RequestModel
 
 
 class ObservationQuery(RequestModel):

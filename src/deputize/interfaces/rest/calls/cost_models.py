@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from deputize.interfaces.rest.models import RequestModel
-from deputize.interfaces.rest.policies.policy_models import Moment
+from deputize.interfaces.rest.models import Moment, RequestModel
 
 MAX_COST_GROUPS = 1000
 

@@ -26,9 +26,8 @@ from deputize.interfaces.rest.common import (
     read_json_body,
     validate_body,
 )
-from deputize.interfaces.rest.models import RequestModel
+from deputize.interfaces.rest.models import Moment, RequestModel
 from deputize.interfaces.rest.openapi import describe_body, describe_problems
-from deputize.interfaces.rest.policies.policy_models import Moment
 from deputize.operations.gateway import UndoSelection
 
 router = APIRouter(prefix="/v1/undo", tags=["calls"])

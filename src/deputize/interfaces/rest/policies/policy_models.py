@@ -1,28 +1,14 @@
 """Define the request and response models of policies and decisions."""
 
-import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from deputize.core.decision import Behavior, VerdictSource
-from deputize.interfaces.rest.models import Digest, RequestModel, ToolRef
+from deputize.interfaces.rest.models import Digest, Moment, RequestModel, ToolRef
 
 MAX_FILES = 1000
-
-_DATE_PREFIX = re.compile(r"\d{4}-\d{2}-\d{2}")
-
-
-def _require_date_text(value: object) -> object:
-    if value is not None and not (isinstance(value, str) and _DATE_PREFIX.match(value)):
-        raise ValueError("must be a time as text, as in 2026-11-01T00:00:00Z")
-    return value
-
-
-# The document says a text with a date, so numbers, which pydantic would read as seconds since 1970, are refused, also
-# as the text of a query parameter.
-Moment = Annotated[datetime, BeforeValidator(_require_date_text)]
 
 
 class PolicyFileModel(RequestModel):
