@@ -76,6 +76,7 @@ from deputize.core.errors.execution import (
     ToolTimeout,
 )
 from deputize.core.errors.permission import (
+    AgentUnknown,
     ApprovalExpired,
     ApprovalRejected,
     ApprovalRequestChanged,
@@ -172,6 +173,7 @@ from deputize.core.errors.validation import (
 )
 
 __all__ = [
+    "AgentUnknown",
     "ApprovalExpired",
     "ApprovalRejected",
     "ApprovalRequestChanged",
@@ -314,6 +316,11 @@ def list_problem_types() -> Iterator[type[Problem]]:
     return iter(_LEAVES)
 
 
+def find_problem_by_number(e_number: str) -> type[Problem] | None:
+    """Find the problem with a number as audit entries have it, such as E3101; None if this release has none."""
+    return _BY_NUMBER.get(e_number)
+
+
 def find_problem_type(slug: str) -> type[Problem]:
     """Find the problem that a stored outcome names; a slug of a newer release reads as `internal`."""
     return _BY_SLUG.get(slug, InternalError)
@@ -323,3 +330,4 @@ _LEAVES = sorted(
     (leaf for branch in Problem.__subclasses__() for leaf in branch.__subclasses__()), key=lambda leaf: leaf.spec.number
 )
 _BY_SLUG = {leaf.spec.slug: leaf for leaf in _LEAVES}
+_BY_NUMBER = {leaf.spec.e_number: leaf for leaf in _LEAVES}

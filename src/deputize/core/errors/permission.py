@@ -169,6 +169,18 @@ class GrantEnded(PermissionProblem):
     )  # fmt: skip
 
 
+class AgentUnknown(PermissionProblem):
+    spec = ErrorSpec(
+        slug="agent-unknown", code=ErrorCode.PRECONDITION_FAILED, error_class="invalid_arguments", number=3220,
+        http=404, grpc="NOT_FOUND",
+        title="No agent has this name",
+        advice=(
+            "Correct the name: deputize agents lists them. To switch off an agent before it acts for the first time, "
+            "add --unknown, or `unknown` over REST."
+        ),
+    )  # fmt: skip
+
+
 class GrantNotFound(PermissionProblem):
     spec = ErrorSpec(
         slug="grant-not-found", code=ErrorCode.PRECONDITION_FAILED, error_class="invalid_arguments", number=3219,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deputize.core.contract.names import to_full_name
 from deputize.core.display_text import to_display_text
-from deputize.core.errors import MalformedRequest, Problem
+from deputize.core.errors import AgentUnknown, MalformedRequest, Problem
 from deputize.core.settings.urls import SIGN_IN_PATH, SWITCHES_PAGE_PATH
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.entry_query import format_address
@@ -85,6 +85,8 @@ class SwitchPages(ConsolePages):
             value = to_full_name(value)
         elif kind == "tenant":
             value = value or session.caller.tenant
+        if kind == "agent" and off and value and form.get("unknown") != "1":
+            await self._get_gateway().commands.require_known_agent(session.caller, value)
         reason = form.get("reason", "").replace("\r\n", "\n").strip()[:_MAX_REASON]
         await self._get_gateway().commands.set_switch(session.caller, kind, value, off=off, reason=reason)
 
@@ -99,6 +101,7 @@ class SwitchPages(ConsolePages):
             kind=_KINDS.get(typed.get("kind", ""), "tool"),
             value=strip_unprintable(typed.get("value", "")[:_MAX_VALUE]),
             reason=strip_unprintable(typed.get("reason", "")),
+            is_unknown=isinstance(problem, AgentUnknown),
             alert=None if problem is None else build_alert(problem),
         )
 

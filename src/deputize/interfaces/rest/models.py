@@ -167,6 +167,7 @@ class SwitchBody(RequestModel):
     value: str = Field("", max_length=512, description="Its name; your own tenant needs none.")
     off: bool = Field(description="`true` turns it off.")
     reason: str = Field("", max_length=400, description="Shown to every caller that is refused because of it.")
+    unknown: bool = Field(False, description="Switch off an agent that has never acted here, too.")
 
 
 class ToolsQuery(RequestModel):

@@ -21,7 +21,7 @@ from deputize.core.caller import PROCESS_ISSUER, Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.handler import NO_DRIVER
-from deputize.core.errors import ExternalVaultInUse, MalformedRequest, VersionConflict
+from deputize.core.errors import AgentUnknown, ExternalVaultInUse, MalformedRequest, VersionConflict
 from deputize.core.patterns import matches_glob
 from deputize.execute.drivers.python import build_not_loaded_error
 from deputize.govern import kill_switches
@@ -315,6 +315,19 @@ class Commands:
 
         command = f"switch_{'off' if off else 'on'}:{kind}"
         return await change_authority(self._runtime, caller, command, value, act, is_tightening=off)
+
+    async def require_known_agent(self, caller: Caller, name: str) -> None:
+        """Refuse a name that no agent of the tenant has: switched off by a mistyped name, the agent would go on."""
+        require_full_operator(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            subject = await revocations.check_subject(connection, caller.tenant, "agent", name)
+        if subject.is_known is False:
+            similar = f"; did you mean {', '.join(subject.similar_names)}?" if subject.similar_names else ""
+            raise AgentUnknown(
+                f"no agent {name} has acted here or was delegated to{similar}",
+                details={"field": "value", "similar": list(subject.similar_names)},
+                nothing_happened=True,
+            )
 
     async def list_switches(self, caller: Caller) -> list[kill_switches.KillSwitch]:
         """List what is off, who turned it off, and why; of tools, those that the token may see."""

@@ -105,7 +105,7 @@ async def test_pages_and_older_ones_have_only_their_own_markup(console: ConsoleG
     gateway = console.gateway
     token = gateway.token("root", scopes=[ADMIN_SCOPE])
     for number, chunk in enumerate(_CHUNKS[:8]):
-        body = {"kind": "agent", "value": f"a{number}", "off": True, "reason": chunk}
+        body = {"kind": "agent", "value": f"a{number}", "off": True, "reason": chunk, "unknown": True}
         assert (await gateway.post("/v1/switches", body, token=token)).status_code < 300
     reasons = [orjson.dumps("".join(each for each in chunk if each.isprintable())).decode() for chunk in _CHUNKS]
     rules = "\n".join(

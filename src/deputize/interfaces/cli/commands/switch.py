@@ -36,12 +36,15 @@ def off(
     kind: KindArgument,
     name: NameArgument = "",
     reason: Annotated[str, typer.Option(help="Shown to every caller who is refused because of it.")] = "",
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Switch off an agent of this name although none has acted here.")
+    ] = False,
     url: Url = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
     """Refuse new calls of a tool, or by an agent or tenant, on every gateway before the command returns."""
-    answer = _set_switch(url, token, kind, name, off=True, reason=reason)
+    answer = _set_switch(url, token, kind, name, off=True, reason=reason, unknown=unknown)
     if json:
         printer.json(answer)
     printer.success(f"{answer['kind']} {answer['value']} is off. Switch it on: {_format_restore_command(answer)}")
@@ -81,11 +84,19 @@ def list_switches(url: Url = "", token: Token = "", json: Json = False) -> None:
 
 
 def _set_switch(
-    url: str, token: str, kind: SwitchKindOption, name: str, *, off: bool, reason: str = "", code: str = ""
+    url: str,
+    token: str,
+    kind: SwitchKindOption,
+    name: str,
+    *,
+    off: bool,
+    reason: str = "",
+    code: str = "",
+    unknown: bool = False,
 ) -> dict[str, Any]:
     if not name and kind is not SwitchKindOption.TENANT:
         exit_with_error(f"The {kind} is not named: write deputize switch {'off' if off else 'on'} {kind} NAME.")
-    body = {"kind": kind, "value": name, "off": off, "reason": reason}
+    body = {"kind": kind, "value": name, "off": off, "reason": reason, **({"unknown": True} if unknown else {})}
     answer: dict[str, Any] = OperatorRequests(find_gateway(url, token), code).send("POST", "/v1/switches", body)
     return answer
 

@@ -5,6 +5,7 @@ from fastapi.responses import Response
 
 from deputize.core.contract.names import to_full_name
 from deputize.core.errors import (
+    AgentUnknown,
     DisabledByKillSwitch,
     OperatorConfirmationRequired,
     ParseFailed,
@@ -40,6 +41,7 @@ async def list_switches(gateway: CurrentGateway, caller: CurrentCaller) -> Respo
     summary="Set a kill switch",
     response_model=SwitchResult,
     responses=describe_problems(
+        AgentUnknown,
         ToolNotFound,
         DisabledByKillSwitch,
         OperatorConfirmationRequired,
@@ -58,5 +60,7 @@ async def turn_switch(request: Request, gateway: CurrentGateway, caller: Current
     value = to_full_name(body.value) if body.kind == "tool" else body.value
     if body.kind == "tenant" and not value:
         value = caller.tenant
+    if body.kind == "agent" and body.off and value and not body.unknown:
+        await gateway.commands.require_known_agent(caller, value)
     epoch = await gateway.commands.set_switch(caller, body.kind, value, off=body.off, reason=body.reason)
     return make_json_response({"kind": body.kind, "value": value, "off": body.off, "epoch": epoch})

@@ -52,6 +52,19 @@ async def test_what_cannot_be_meant_is_refused(body: object, status: int, gatewa
     assert (await gateway.post("/v1/switches", body, token=gateway.token(scopes=[ADMIN]))).status_code == status
 
 
+async def test_a_mistyped_agent_is_not_switched_off_unless_the_name_is_meant(gateway: HttpGateway) -> None:
+    admin = gateway.token("root", scopes=[ADMIN])
+    await gateway.exchange_token(gateway.token("dora"), agent="support-bot")
+    switch = {"kind": "agent", "value": "suport-bot", "off": True}
+    refused = await gateway.post("/v1/switches", switch, token=admin)
+    assert (refused.status_code, refused.json()["error"]["slug"]) == (404, "agent-unknown")
+    assert refused.json()["error"]["details"]["similar"] == ["support-bot"]
+    assert (await gateway.get("/v1/switches", token=admin)).json() == {"switches": []}
+    meant = await gateway.post("/v1/switches", {**switch, "unknown": True}, token=admin)
+    assert meant.status_code == 200, meant.text
+    assert (await gateway.post("/v1/switches", {**switch, "off": False}, token=admin)).status_code == 200
+
+
 async def test_nobody_else_turns_or_sees_them(gateway: HttpGateway) -> None:
     assert (await gateway.post("/v1/switches", {**TOOL, "off": True})).status_code == 403
     assert (await gateway.get("/v1/switches")).status_code == 403
