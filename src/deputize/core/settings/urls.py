@@ -18,6 +18,7 @@ SWITCHES_PAGE_PATH: Final = f"{CONSOLE_PATH}/switches"
 TOOLS_PAGE_PATH: Final = f"{CONSOLE_PATH}/tools"
 POLICIES_PAGE_PATH: Final = f"{CONSOLE_PATH}/policies"
 AGENTS_PAGE_PATH: Final = f"{CONSOLE_PATH}/agents"
+ERROR_CODES_PAGE_PATH: Final = f"{CONSOLE_PATH}/errors"
 AUDIT_PAGE_PATH: Final = f"{CONSOLE_PATH}/audit"
 # The pages of approval requests keep the path that links in sent messages have.
 APPROVALS_PAGE_PATH: Final = f"{CONSOLE_PATH}/approvals"

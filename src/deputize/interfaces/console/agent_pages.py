@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from deputize.core.caller import Caller
 from deputize.core.errors import GrantNotFound, MalformedRequest, Problem
-from deputize.core.settings.urls import AGENTS_PAGE_PATH
+from deputize.core.settings.urls import AGENTS_PAGE_PATH, SWITCHES_PAGE_PATH
 from deputize.interfaces.console.call_view import STATE_BADGES
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.entry_query import format_address
@@ -146,6 +146,8 @@ def _build_agent(agent: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         "users": [format_line(each) for each in agent["users"][:5]],
         "grants": agent["active_grants"],
         "is_revoked": agent["revoked"],
+        "switch": None if agent["switched_off"] is None else _build_switch(agent["switched_off"], now=now),
+        "on_path": format_address(f"{SWITCHES_PAGE_PATH}/on", {"kind": "agent", "value": agent["name"]}),
         "last_call": None
         if last_call is None
         else {
@@ -153,6 +155,14 @@ def _build_agent(agent: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
             "tool": format_line(last_call["tool"] or ""),
             "state": build_badge(STATE_BADGES, str(last_call["outcome"] or "running")),
         },
+    }
+
+
+def _build_switch(switch: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    return {
+        "by": format_line(switch["by"]),
+        "since": build_time_view(switch["since"], now=now),
+        "reason": format_line(switch["reason"]),
     }
 
 

@@ -3,6 +3,7 @@
     /console                    what needs this user, the newest calls, and charts of the last hour
     /console/calls              calls as they happen, with filters; /console/calls/{id} is one call with its reasons,
                                 and with the forms that cancel, retry and undo it
+    /console/errors/{code}      what an error code means, and what to do about it
     /console/flows/{id}         the graph of one call of a flow, its steps and their calls
     /console/approvals          the approval requests that wait for this user
     /console/approvals/{id}     one approval request on one screen, with the forms that decide it
@@ -36,6 +37,7 @@ from deputize.core.settings.urls import (
     AUDIT_PAGE_PATH,
     CALLS_PAGE_PATH,
     CONSOLE_PATH,
+    ERROR_CODES_PAGE_PATH,
     FLOWS_PAGE_PATH,
     LINK_CALLBACK_PATH,
     POLICIES_PAGE_PATH,
@@ -84,6 +86,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(f"{CONSOLE_PATH}/search", home.require_session(home.search)),
             Route(STYLESHEET_PATH, general.serve_style),
             Route(SCRIPT_PATH, general.serve_script),
+            Route(f"{ERROR_CODES_PAGE_PATH}/{{code}}", errors.require_session(errors.show_code)),
             Route(CALLS_PAGE_PATH, calls.require_session(calls.list_entries)),
             Route(LIVE_PATH, calls.require_session(calls.stream_rows)),
             Route(call_path, calls.require_session(calls.show_call)),

@@ -137,12 +137,19 @@ class CallPages(ConsolePages):
         gateway, caller, call_id = self._get_gateway(), session.caller, _parse_call_id(request)
         history = await gateway.calls.load_history(caller, call_id)
         call, entries = await gateway.calls.describe_history(caller, history)
+        outcome = await gateway.calls.open_outcome(caller, history)
         decision = await gateway.explanations.explain_history(caller, history)
         tool = call["tool"]
         may_see_steps = caller.is_admin or _is_own(caller, call)
         is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
         view = build_call_view(
-            call, entries, decision, now=gateway.clock.now(), is_flow=is_flow, is_step=history.is_step
+            call,
+            entries,
+            decision,
+            now=gateway.clock.now(),
+            is_flow=is_flow,
+            is_step=history.is_step,
+            outcome=outcome,
         )
         return self._render_page(
             "call.html",

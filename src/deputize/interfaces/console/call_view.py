@@ -5,10 +5,19 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from deputize.core.display_text import to_display_text
+from deputize.core.entry_kinds import DRY_RUN
+from deputize.core.errors import find_problem_by_number, find_problem_type
 from deputize.core.states import TERMINAL_STATES
 from deputize.interfaces.console.charts import Span, draw_waterfall, format_milliseconds
 from deputize.interfaces.console.paths import is_id
-from deputize.interfaces.console.view import build_badge, build_time_view, build_value_view, format_line
+from deputize.interfaces.console.view import (
+    StatusBadge,
+    build_badge,
+    build_time_view,
+    build_value_view,
+    build_value_views,
+    format_line,
+)
 
 STATE_BADGES: Final = {
     "succeeded": ("✓", "succeeded", "good"),
@@ -48,6 +57,8 @@ _VERDICT_BADGES: Final = {
     "not_allowed": ("⊘", "stays: you may not undo it", "bad"),
     "would_fail": ("✕", "stays: its tool says it would fail", "bad"),
 }
+_DRY_RUN_BADGE: Final = StatusBadge(icon="◌", text="dry run", tone="plain")
+_NOT_YOURS: Final = "Its maker and administrators can read what came back."
 _WAITING_LABELS: Final = {
     "awaiting_approval": ("waits for approval", "pending"),
     "queued": ("queued", "plain"),
@@ -62,7 +73,6 @@ def build_row(found: Mapping[str, Any]) -> dict[str, Any]:
     """Describe one audit entry for a list."""
     entry = found["entry"]
     call_id, latency_us = entry.get("call"), entry.get("latency_us")
-    state = entry.get("outcome") or (entry.get("states") or ("running",))[-1]
     name = entry.get("tool") or entry.get("command") or entry["kind"]
     return {
         "key": call_id or entry["id"],
@@ -71,9 +81,12 @@ def build_row(found: Mapping[str, Any]) -> dict[str, Any]:
         "name": format_line(name),
         "version": format_line(entry.get("version") or ""),
         "subject": format_line(entry.get("subject") or "") if "tool" not in entry else "",
-        "state": build_badge(STATE_BADGES, str(state)),
+        "state": _build_state(entry),
         "kind": entry["kind"],
-        "decision": None if found["decision"] is None else build_badge(DECISION_BADGES, found["decision"]),
+        # A dry run is decided again when the call is made.
+        "decision": None
+        if found["decision"] is None or entry.get("command") == DRY_RUN
+        else build_badge(DECISION_BADGES, found["decision"]),
         "rules": [format_line(each) for each in _choose_rules(entry.get("rules", ()))],
         "error": format_line(entry.get("error") or ""),
         "user": _name_person(found["user"]),
@@ -92,6 +105,14 @@ def build_rows(page: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         row = build_row(found)
         rows.setdefault(row["key"], row)
     return list(rows.values())
+
+
+def _build_state(entry: Mapping[str, Any]) -> StatusBadge:
+    """Name the state that an entry left; a dry run that succeeded executed nothing."""
+    state = str(entry.get("outcome") or (entry.get("states") or ("running",))[-1])
+    if state == "succeeded" and entry.get("command") == DRY_RUN:
+        return _DRY_RUN_BADGE
+    return build_badge(STATE_BADGES, state)
 
 
 def _choose_rules(rules: Sequence[str]) -> Sequence[str]:
@@ -117,6 +138,7 @@ def build_call_view(
     now: datetime,
     is_flow: bool,
     is_step: bool,
+    outcome: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Describe a call for its own page: how it went, why it was decided so, for whom, and what is recorded."""
     raw_entries = [each["entry"] for each in entries]
@@ -129,10 +151,12 @@ def build_call_view(
         "id": format_line(call["call_id"]),
         "tool": format_line(call["tool"]["name"] or "unknown tool"),
         "version": format_line(call["tool"].get("version") or ""),
-        "state": build_badge(STATE_BADGES, state),
+        "state": _DRY_RUN_BADGE
+        if state == "succeeded" and last.get("command") == DRY_RUN
+        else build_badge(STATE_BADGES, state),
         "is_ended": state in TERMINAL_STATES,
-        "detail": format_line(call.get("detail") or ""),
-        "error": format_line(last.get("error") or call.get("error_slug") or ""),
+        "error": _build_error(last, call),
+        "outcome": _build_outcome(call, last, outcome),
         "user": _name_person(maker["user"]),
         "agents": [_name_person(each) for each in maker["agents"]],
         "session": format_line(last.get("session") or ""),
@@ -152,6 +176,37 @@ def build_call_view(
         "entries": [_build_entry_line(each) for each in entries[:_MAX_ITEMS]],
         "suspicions": [format_line(each) for each in last.get("suspicions", ())[:_MAX_ITEMS]],
     }
+
+
+def _build_error(last: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
+    kind = find_problem_by_number(str(last.get("error") or ""))
+    if kind is None and call.get("error_slug"):
+        kind = find_problem_type(str(call["error_slug"]))
+    return {"code": "", "title": ""} if kind is None else {"code": kind.spec.e_number, "title": kind.spec.title}
+
+
+def _build_outcome(
+    call: Mapping[str, Any], last: Mapping[str, Any], outcome: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Describe what came back, as far as it is stored and this person may read it."""
+    kind = find_problem_by_number(str(last.get("error") or ""))
+    if outcome is None:
+        note = str(call.get("detail") or "")
+        if not note:
+            note = "It has not ended yet." if call["state"] not in TERMINAL_STATES else _NOT_YOURS
+        advice = "" if kind is None else kind.spec.advice
+        return {"is_error": kind is not None, "message": "", "advice": advice, "shown": [], "note": format_line(note)}
+    error = outcome.get("error")
+    if error is not None:
+        return {
+            "is_error": True,
+            "message": to_display_text(str(error["message"]), 600),
+            "advice": to_display_text(str(error["advice"] or ""), 600),
+            "shown": build_value_views(error["details"]) if error["details"] else [],
+            "note": "",
+        }
+    values = build_value_views(outcome["result"]) if "result" in outcome else []
+    return {"is_error": False, "message": "", "advice": "", "shown": values, "note": ""}
 
 
 def list_spans(entries: Sequence[Mapping[str, Any]], *, now: datetime, is_ended: bool) -> list[Span]:
@@ -211,7 +266,7 @@ def _build_entry_line(found: Mapping[str, Any]) -> dict[str, Any]:
         "id": entry["id"],
         "time": _build_clock_time(entry["time"]),
         "kind": entry["kind"],
-        "state": build_badge(STATE_BADGES, str(entry.get("outcome") or (entry.get("states") or ("running",))[-1])),
+        "state": _build_state(entry),
         "by": _name_person(found["user"]),
         "error": format_line(entry.get("error") or ""),
     }

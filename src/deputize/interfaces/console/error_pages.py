@@ -6,16 +6,32 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deputize.core.errors import Problem
+from deputize.core.errors import NoSuchRoute, Problem, find_problem_by_number
 from deputize.core.settings.urls import SIGN_IN_PATH
 from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
 from deputize.interfaces.console.pages import ConsolePages
 from deputize.interfaces.console.paths import choose_own_path, strip_form_action
 from deputize.interfaces.console.view import format_advice, format_sentence
+from deputize.operations.gateway import ConsoleSession
 
 
 class ErrorPages(ConsolePages):
-    """The handlers of what other handlers raise."""
+    """The handlers of what other handlers raise, and of the pages of error codes."""
+
+    async def show_code(self, request: Request, session: ConsoleSession) -> Response:
+        """Show what an error code means, and what to do about it."""
+        kind = find_problem_by_number(str(request.path_params["code"]))
+        if kind is None:
+            raise NoSuchRoute("this release has no such error code")
+        spec = kind.spec
+        return self._render_page(
+            "message.html",
+            session,
+            title=f"{spec.e_number}: {spec.title}",
+            paragraphs=[spec.advice, f"Programs get it as {spec.slug}, with the status {spec.http}."],
+            link=None,
+            trace="",
+        )
 
     async def handle_problem(self, request: Request, problem: Exception) -> Response:
         """Render a problem as a page."""

@@ -127,9 +127,9 @@ def build_charts(minutes: Sequence[Mapping[str, Any]], *, has_more: bool) -> lis
     latencies = [None if each["p95_seconds"] is None else each["p95_seconds"] * 1000 for each in minutes]
     slowest = max((each for each in latencies if each is not None), default=None)
     return [
-        _build_count_chart("Calls", calls, labels, "calm"),
+        _build_count_chart("Calls that reached a tool", calls, labels, "calm"),
         _build_count_chart("Refusals", denials, labels, "pending", suffix="+" if has_more else ""),
-        _build_count_chart("Errors", errors, labels, "bad"),
+        _build_count_chart("Failures of tools and services", errors, labels, "bad"),
         ChartView(
             title="Latency, p95 of the slowest minute",
             number="–" if slowest is None else format_milliseconds(slowest),

@@ -137,6 +137,15 @@ def is_ongoing(approval_request: Mapping[str, Any]) -> bool:
     return approval_request["state"] in _APPROVED_STATES and approval_request["call_state"] in _ONGOING_STATES
 
 
+def _build_state(approval_request: Mapping[str, Any]) -> StatusBadge:
+    """Name the state of a request; once its call has ended, how that did."""
+    state, call_state = _get_shown_state(approval_request), str(approval_request["call_state"])
+    if state != "used" or call_state in _ONGOING_STATES:
+        return build_badge(_STATE_BADGES, state)
+    _, text, tone = _CALL_BADGES.get(call_state, ("✕", call_state.replace("_", " "), "bad"))
+    return StatusBadge(icon="✓", text=f"Approved; the call has ended: {text}", tone=tone)
+
+
 def _build_suspicions(suspicions: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     return [{name: format_line(each[name]) for name in ("number", "text")} for each in suspicions[:_MAX_ITEMS]]
 
@@ -150,13 +159,14 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
     undo = approval_request.get("undo")
     return {
         **_build_heading(approval_request, now=now),
+        "state": _build_state(approval_request),
         "call_id": format_line(approval_request["call_id"]),
         "outcome": _build_outcome(approval_request),
         "is_ongoing": is_ongoing(approval_request),
         "title": format_line(tool.get("title") or ""),
         "effects": build_badge(EFFECT_BADGES, str(approval_request["effects"])),
         "digest": format_line(tool["digest"]),
-        "description": to_display_text(str(tool.get("description") or ""), 400),
+        "description": to_display_text(" ".join(str(tool.get("description") or "").split()), 400),
         "task": format_line(approval_request.get("task") or ""),
         "session": format_line(approval_request.get("session") or ""),
         "environment": format_line(approval_request.get("environment") or ""),

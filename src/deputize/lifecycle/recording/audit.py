@@ -16,6 +16,7 @@ from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.contract.contract import MutationClass
 from deputize.core.decision import Decision
 from deputize.core.degradation import Degradation
+from deputize.core.entry_kinds import DRY_RUN
 from deputize.core.errors import (
     Canceled,
     DeadlineExceeded,
@@ -51,7 +52,6 @@ SALT_BYTES: Final = 16
 UNDO_SCOPE: Final = b"undo"
 _RESULT_WRAPPER_BYTES: Final = len(b'{"result":}')
 _SCALARS: Final = (str, int, float)
-DRY_RUN: Final = "dry_run"
 _NO_EPOCHS: Final = Epochs()
 S = State
 _ARGUMENTS_READY = (S.PLANNED, S.SELECTED, S.ARGUMENTS_READY)

@@ -1,4 +1,5 @@
-"""List the agents of a tenant: whom they act for, their delegations, their last call, and whether they are revoked.
+"""List the agents of a tenant: whom they act for, their delegations, their last call, and whether they are
+revoked or switched off.
 
 An auditor sees every agent that made a call or was given a delegation. A person sees the agents they delegated to
 and those that acted for them; an agent sees those it delegated to.
@@ -11,6 +12,7 @@ from deputize.core.caller import AGENT_SEPARATOR, GRANT_SEPARATOR, Caller
 from deputize.core.canonical import compute_commitment
 from deputize.core.subject import AGENT_PREFIX
 from deputize.govern.identity.grants import GrantFilter
+from deputize.govern.kill_switches import KillSwitch
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader, describe_entry
 from deputize.store.queries import load_statements
 
@@ -26,7 +28,8 @@ class AgentList:
     async def list_agents(self, caller: Caller, *, after: str, limit: int) -> list[dict[str, Any]]:
         """List agents by name, after a name."""
         runtime = self._reader.runtime
-        revocations = (await runtime.authority.load_tenant(caller.tenant)).revocations
+        authority = await runtime.authority.load_tenant(caller.tenant)
+        revocations = authority.revocations
         revocations.check(caller)
         whose = GrantFilter.for_caller(caller, for_auditor=True)
         # An agent's own chain is not what it delegated to.
@@ -44,6 +47,7 @@ class AgentList:
                 "active_grants": row["active_grants"],
                 "last_call": last_calls.get(row["name"]),
                 "revoked": row["name"] in revocations.agents or row["name"] in revocations.subjects,
+                "switched_off": _describe_switch(authority.switches.find_off("agent", row["name"])),
             }
             for row in rows
         ]
@@ -59,6 +63,10 @@ class AgentList:
         found = {agent: entry for agent, entry in zip(salts, entries, strict=True) if entry is not None}
         names = await self._reader.load_names(caller.tenant, (each for one in found.values() for each in one["caller"]))
         return {agent: _describe_call(entry, names) for agent, entry in found.items()}
+
+
+def _describe_switch(switch: KillSwitch | None) -> dict[str, Any] | None:
+    return None if switch is None else {"by": switch.by, "since": switch.since, "reason": switch.reason}
 
 
 def _describe_call(entry: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

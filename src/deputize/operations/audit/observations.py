@@ -15,12 +15,12 @@ import orjson
 from deputize.catalog.effect_proposals import propose_effects
 from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
+from deputize.core.entry_kinds import DRY_RUN
 from deputize.core.errors import TokenExpired, ToolNotFound, Unavailable
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.observation.observed_call import MAX_TEXT_LENGTH
 from deputize.govern.observation.report import report_job
 from deputize.govern.token_authorization import require_admin_scope
-from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader
 from deputize.store.queries import load_statements
 

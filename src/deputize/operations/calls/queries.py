@@ -14,6 +14,7 @@ import asyncpg
 import orjson
 
 from deputize.core.caller import Caller, parse_nearest_agent
+from deputize.core.entry_kinds import DRY_RUN
 from deputize.core.errors import CallNotFound, TokenExpired, list_problem_types
 from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.outcome import Envelope
@@ -23,7 +24,6 @@ from deputize.evidence.agent_tool_events import list_events
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
 from deputize.lifecycle.call_access import CallFilter, list_reachable, may_reach, may_read_entry
-from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.lifecycle.recording.call_history import CallHistory, load_call_history
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_call_links, compute_poll_ms
@@ -284,6 +284,14 @@ class CallQueries:
             {"events": list_events(entry), "entry": entry, "user": some[0] if some else None, "agents": some[1:]}
             for entry, some in zip(entries, people, strict=True)
         ]
+
+    async def open_outcome(self, caller: Caller, history: CallHistory) -> dict[str, Any] | None:
+        """Open what a call returned; None if it is not stored, as of reads, or not for this caller to read."""
+        row = history.row
+        if row is None or row["ciphertext"] is None or not await may_reach(self._runtime, caller, row):
+            return None
+        keys = await self._runtime.keys.get(caller.tenant)
+        return await Envelope.from_bytes(keys.unseal(history.call_id, "outcome", row["ciphertext"])).load_fields()
 
     async def list_progress(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
         """List the first 200 progress reports of a call that the caller may see."""

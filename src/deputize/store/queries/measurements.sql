@@ -133,7 +133,8 @@ with minutes as (
 ), refusals as (
     -- The first 48 bits of an id are its time.
     select date_trunc('minute', to_timestamp(('x' || left(replace(s.id::text, '-', ''), 12))::bit(48)::bigint / 1000.0))
-               as minute, count(s.entry) as refusals, bool_or(s.entry is null) as is_cut
+               as minute,
+           count(s.entry) filter (where position('"command":"dry_run"'::bytea in s.entry) = 0) as refusals, bool_or(s.entry is null) as is_cut
     from deputize.search_audit(p_labels => $3, p_needles => $4::text::jsonb, p_first => $5, p_before => $6,
         p_limit => $7, p_milliseconds => $8) as s
     group by 1

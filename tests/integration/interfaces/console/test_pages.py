@@ -20,6 +20,7 @@ import pytest_asyncio
 
 from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, OPERATE_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.clock import Clock
+from deputize.core.errors import ToolPrecondition
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
 from tests.support import notebook_tools
@@ -72,10 +73,10 @@ PAGES: dict[str, tuple[int, int, int, int, int, int]] = {
     "/console/switches/on": (400, 400, 403, 403, 403, 400),
     "/console/sign-out": (200, 200, 200, 200, 200, 200),
 }
-# Open to anyone, answered by a redirect or a stream; each has its own test.
+# Open to anyone, answered by a redirect or a stream, or the same for all; each has its own test.
 OTHERS = {
     "/", "/console/search", "/console/calls/live", "/console/sign-in", "/console/sign-in/link", "/console/callback",
-    "/console/servers/callback", "/console/audit/export",
+    "/console/servers/callback", "/console/audit/export", "/console/errors/{code}",
 }  # fmt: skip
 
 # Who may send each form about what ana made: for everyone else it is as if it were not there, or not theirs to send.
@@ -403,6 +404,50 @@ async def test_home_says_what_waits_for_whom_and_what_the_last_hour_brought(
         assert "shop.delete_user waits for approval" in (await browser.get("/console")).text
 
 
+async def test_a_dry_run_is_one_in_every_list_and_an_agent_that_is_off_is_shown_so(
+    console: ConsoleGateway, world: World
+) -> None:
+    gateway, admin = console.gateway, console.gateway.token("root", scopes=[ADMIN_SCOPE])
+    dry = await gateway.call("shop.delete_user", {"id": 91}, dry_run=True)
+    call_id = dry.json()["call_id"]
+    async with open_as(console, "administrator") as browser:
+        for path in ("/console", "/console/calls", f"/console/calls/{call_id}"):
+            page = visible_text(await browser.get(path))
+            assert "◌ dry run" in page, path
+        switch = {"kind": "agent", "value": "billing-bot", "off": True, "reason": "it books twice"}
+        assert (await gateway.post("/v1/switches", switch, token=admin)).status_code == 200
+        page = await browser.get("/console/agents")
+        assert "switched off by root" in visible_text(page)
+        assert "it books twice" in visible_text(page)
+        assert "/console/switches/on?kind=agent&amp;value=billing-bot" in page.text
+        assert (await gateway.post("/v1/switches", {**switch, "off": False}, token=admin)).status_code == 200
+
+
+async def test_the_page_of_a_call_says_first_why_it_ended_so_and_what_came_back(
+    console: ConsoleGateway, world: World
+) -> None:
+    gateway, token = console.gateway, console.gateway.token("ana", scopes=["book:write"])
+    wrote = (await gateway.call("book.add", {"name": "shown", "text": "milk"}, key="came", token=token)).json()
+    notebook_tools.failures["shown"] = ToolPrecondition("the shelf 5 is empty today")
+    failed = (await gateway.call("book.remove", {"name": "shown"}, key="why", token=token)).json()
+    assert (wrote["state"], failed["state"]) == ("succeeded", "failed"), (wrote, failed)
+    code = failed["error"]["number"]
+    for role, may_read in (("maker", True), ("administrator", True), ("auditor", False)):
+        async with open_as(console, role) as browser:
+            page = await browser.get(f"/console/calls/{failed['call_id']}")
+            assert (role, "the shelf 5 is empty today" in visible_text(page)) == (role, may_read)
+            assert f'href="/console/errors/{code}"' in page.text
+            assert failed["title"] in visible_text(page)
+            result = await browser.get(f"/console/calls/{wrote['call_id']}")
+            assert (role, "What came back" in visible_text(result)) == (role, True)
+            assert (role, "as its caller got it" in visible_text(result)) == (role, may_read)
+    async with open_as(console, "guest") as browser:
+        page = await browser.get(f"/console/errors/{code}")
+        assert failed["title"] in visible_text(page)
+        assert failed["error"]["advice"][:20] in visible_text(page)
+        assert (await browser.get("/console/errors/E9999")).status_code == 404
+
+
 async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:
     async with open_as(console, "administrator") as browser:
         found = await browser.get("/console/calls?tool=shop.get_user&agent=billing-bot")
@@ -563,7 +608,9 @@ async def test_an_operator_cancels_calls_of_others_and_changes_no_more_than_that
         grant = f"/console/agents/grants/{world['grant_id']}/revoke"
         assert (await browser.post(grant, form)).status_code == 404
         switch = {**form, "kind": "agent", "value": "nobody"}
-        assert (await browser.post("/console/switches/off", switch)).status_code == 303
+        asked = await browser.post("/console/switches/off", switch)
+        assert (asked.status_code, "no agent nobody has acted here" in visible_text(asked).lower()) == (404, True)
+        assert (await browser.post("/console/switches/off", {**switch, "unknown": "1"})).status_code == 303
     assert (await console.fetch_call(call_id))["state"] == "canceled"
     async with open_as(console, "operator", operator=True) as browser:
         on = await browser.get("/console/switches/on?kind=agent&value=nobody")

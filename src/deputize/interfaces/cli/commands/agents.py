@@ -15,7 +15,7 @@ def agents(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """List agents: whom they act for, their delegations, their last call, and whether they are revoked.
+    """List agents: whom they act for, their delegations, their last call, and whether they are revoked or off.
 
     You see those you delegated to and those that acted for you; administrators see all.
     """
@@ -32,7 +32,7 @@ def agents(
             ", ".join(_list_users(each)),
             str(each["active_grants"]),
             _describe_last_call(each["last_call"]),
-            "revoked" if each["revoked"] else "",
+            _describe_end(each),
         )
         for each in answer["agents"]
     ]
@@ -44,6 +44,16 @@ def agents(
 def _list_users(agent: dict[str, Any]) -> list[str]:
     last_user = (agent["last_call"] or {}).get("user")
     return list(dict.fromkeys([*agent["users"], *([last_user] if last_user else [])]))
+
+
+def _describe_end(agent: dict[str, Any]) -> str:
+    """Say what keeps the agent from acting: its revocation, or a kill switch, by whom and why."""
+    if agent["revoked"]:
+        return "revoked"
+    switch = agent["switched_off"]
+    if switch is None:
+        return ""
+    return f"off, by {switch['by']}" + (f": {switch['reason']}" if switch["reason"] else "")
 
 
 def _describe_last_call(last_call: dict[str, Any] | None) -> str:

@@ -26,12 +26,19 @@ class LastCallModel(BaseModel):
     outcome: str | None
 
 
+class AgentSwitchModel(BaseModel):
+    by: str = Field(description="Who switched the agent off.")
+    since: str
+    reason: str
+
+
 class AgentModel(BaseModel):
     name: str
     users: list[str] = Field(description="The people whose delegations it has or had.")
     active_grants: int = Field(description="How many of its delegations have not expired.")
     last_call: LastCallModel | None = Field(description="The newest audit entry that names it and that you may see.")
     is_revoked: bool = Field(alias="revoked", description="Whether the agent itself was revoked.")
+    switched_off: AgentSwitchModel | None = Field(description="The kill switch of the agent; null if it is on.")
 
 
 class AgentPage(BaseModel):

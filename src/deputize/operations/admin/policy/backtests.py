@@ -21,6 +21,7 @@ import orjson
 from deputize.core.caller import Caller
 from deputize.core.clock import make_first_id, parse_id_time_ms
 from deputize.core.decision import Verdict
+from deputize.core.entry_kinds import DRY_RUN
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery
@@ -30,7 +31,6 @@ from deputize.govern.policy.evaluation_job import evaluate_costly_slice
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.policy.slices import PolicySlice
 from deputize.govern.token_authorization import require_admin
-from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.policy.check_draft import check_policies
 from deputize.store.queries import load_statements

@@ -6,7 +6,7 @@ Revision ID: 0039_authority. Results of the previous release have no delegation,
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
 revision = "0039_authority"
-down_revision = "0037_sessions"
+down_revision = "0038_effects"
 branch_labels = None
 depends_on = None
 kind = "expand"

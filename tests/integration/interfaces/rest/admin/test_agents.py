@@ -37,6 +37,13 @@ async def test_agents_are_listed_with_whom_they_act_for_and_what_they_did(gatewa
     assert (first["agents"][0]["name"], first["next_after"]) == (names[0], names[0])
     assert list(await list_agents(gateway, admin, after=names[0])) == names[1:]
 
+    switch = {"kind": "agent", "value": "list-notes", "off": True, "reason": "it books twice"}
+    assert (await gateway.post("/v1/switches", switch, token=admin)).status_code == 200
+    off = (await list_agents(gateway, admin))["list-notes"]["switched_off"]
+    assert (off["by"], off["reason"]) == ("root", "it books twice")
+    assert (await gateway.post("/v1/switches", {**switch, "off": False}, token=admin)).status_code == 200
+    assert (await list_agents(gateway, admin))["list-notes"]["switched_off"] is None
+
     await gateway.post("/v1/revocations", {"kind": "agent", "value": "list-notes"}, token=admin)
     assert (await list_agents(gateway, admin))["list-notes"]["revoked"]
 
