@@ -68,6 +68,10 @@ _DESCRIPTIONS = {
     "context.scopes": "Which of them, with the arguments filled in, as in `7` of `orders/{order}`.",
     "context.sweeping": "True if the call may change more than it names: a scope contains `*` (a missing or "
     "list-valued argument), or the tool changes things without declaring which. Created resources count as named.",
+    "context.undoes": "There for a call that takes another one back: the `tool` of that call, such as "
+    "`crm.rename_user`, and the `agents` that acted in it, or in a call that it took back itself; `delegated` is true "
+    "if there are any. An undo sends what they wrote, or what their call returned, with the authority of the person "
+    "who undoes: test with `has`.",
     "context.facts": "Arguments that the tool marks with `Fact` (`x-policy`); each may be absent: test with `has`.",
 }
 _ANNOTATIONS = {

@@ -61,6 +61,16 @@ def build_approval_requirements(rules: Iterable[MatchedRule]) -> tuple[ApprovalR
 
 
 @frozen
+class UndoneCall:
+    """The call that another one takes back: its tool, and the agents that acted in it, or in a call that it took back
+    itself. Whatever is sent to take it back may be their words.
+    """
+
+    tool: str
+    agents: tuple[str, ...] = ()
+
+
+@frozen
 class PolicyRequest:
     """Everything a policy may know about one call. Facts are the arguments that its contract exposes to policies."""
 
@@ -76,6 +86,8 @@ class PolicyRequest:
     side_effects: tuple[tuple[str, str, str], ...] = ()
     cost_micros: int = 0
     labels: frozenset[str] = frozenset()
+    # Set for a call that takes another one back.
+    undone: UndoneCall | None = None
 
     @property
     def has_unbounded_scope(self) -> bool:

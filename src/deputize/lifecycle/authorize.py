@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deputize.core.caller import Epochs
 from deputize.core.contract.availability import AvailabilityCode
-from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, Verdict
+from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, UndoneCall, Verdict
 from deputize.core.errors import (
     ApprovalRequired,
     ApprovalVoid,
@@ -18,14 +18,18 @@ from deputize.core.errors import (
     PermissionProblem,
     PolicyFailed,
     ToolNotFound,
+    Unavailable,
+    UndoTooBroad,
 )
 from deputize.govern.policy.engines import consult_engines
 from deputize.govern.policy.unmet_demand import UnmetDemand, find_unmet_demand
 from deputize.govern.token_authorization import require_constraints
+from deputize.lifecycle.compensation.journal_entries import load_undone_calls, read_journal
 from deputize.lifecycle.hooks import tighten_verdict
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
+from deputize.store.pool import CONNECTION_ERRORS
 
 _NO_LABELS: Final = frozenset[str]()
 
@@ -54,6 +58,8 @@ async def authorize(
             arguments=arguments,
         )
     question = _build_question(runtime, validated, arguments)
+    if (undone_id := validated.call.request.undoes) is not None:
+        question = replace(question, undone=await _load_undone_call(runtime, validated.call.tenant, undone_id))
     as_of = None if commit_epochs is None else commit_epochs.policy
     run_job = partial(runtime.jobs.run_job, validated.call.tenant)
     policy_decision = await authority.policy.decide_off_loop(question, run_job, as_of=as_of)
@@ -116,6 +122,23 @@ def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[s
         cost_micros=runtime.limits.get_session_cost(call.caller, call.session),
         labels=frozenset(each.label for each in validated.suspicions) if validated.suspicions else _NO_LABELS,
     )
+
+
+async def _load_undone_call(runtime: Runtime, tenant: str, entry_id: str) -> UndoneCall:
+    """Load what is taken back, and whose words may be sent to do so. Without it, the rules cannot be read."""
+    try:
+        async with read_journal(runtime, tenant) as connection:
+            found = await load_undone_calls(connection, tenant, [entry_id])
+    except (UndoTooBroad, *CONNECTION_ERRORS) as error:
+        raise Unavailable(
+            "the journal entry that this call takes back could not be read", retry_after_ms=1000, nothing_happened=True
+        ) from error
+    if entry_id not in found:
+        raise PolicyFailed(
+            "what this call takes back is no longer in the journal, so the rules on it cannot be evaluated",
+            nothing_happened=True,
+        )
+    return found[entry_id]
 
 
 def _find_unmet_demand(runtime: Runtime, validated: Validated, verdict: Verdict) -> UnmetDemand | None:

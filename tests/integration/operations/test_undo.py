@@ -30,6 +30,7 @@ from deputize.core.errors import (
 )
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
+from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.lifecycle.compensation import journal_entries
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
@@ -39,6 +40,7 @@ from tests.support import notebook_tools
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
 from tests.support.notebook_tools import failures, gates, mails, notes
+from tests.support.policies import OPEN_FILES
 from tests.support.scripted_tools import TOOLS
 
 pytestmark = pytest.mark.requirement("NEW-2")
@@ -254,10 +256,9 @@ async def test_what_takes_the_database_too_long_is_ended_and_nothing_happens(
     async with locked_journal(lab):
         with pytest.raises(UndoTooBroad):
             await plan(lab, session=session)
-        # The same when a step begins.
+        # The same for what a step looks up, for its rules and when it begins.
         outcome = await take_back(lab, entry_id, "x")
-    assert (outcome.state, parse_body(outcome)["error"]["slug"]) == (State.FAILED, "unavailable")
-    assert (await lab.fetch_call(outcome.call_id))["nothing_happened"] is True
+    assert parse_body(outcome)["error"]["slug"] == "unavailable"
     assert notes["x"] == "2"
 
 
@@ -592,3 +593,58 @@ async def test_a_token_that_lists_tools_sees_no_others_in_a_plan(lab: GatewayLab
     asked = await lab.gateway.undo.requests.request_undo(bot, added)
     assert asked["task_id"] is not None
     assert "book.remove" not in str(asked)
+
+
+BOT_ADDS_NOTHING = PolicyFile(
+    path="words.cedar",
+    text="""@id("bot-adds-nothing") forbid (principal, action, resource == Tool::"book.add")
+    when {
+      context.agents.contains(Agent::"bot") || (context has undoes && context.undoes.agents.contains(Agent::"bot"))
+    };
+    """,
+)
+
+
+@contextlib.asynccontextmanager
+async def forbidden_words(lab: GatewayLab) -> AsyncIterator[None]:
+    admin = await lab.make_admin()
+    await lab.gateway.commands.put_policies(admin, [*OPEN_FILES, BOT_ADDS_NOTHING])
+    try:
+        yield
+    finally:
+        await lab.gateway.commands.put_policies(admin, OPEN_FILES)
+
+
+async def test_what_an_agent_may_not_do_it_gets_done_by_no_undo(lab: GatewayLab, session: str) -> None:
+    notes.update(a="1", b="2")
+    ana = await make_person(lab)
+    removed = await call(lab, "remove", session, name="a")
+    own = await call(lab, "remove", session, by=ana, name="b")
+    async with forbidden_words(lab):
+        (step,) = (await undo(lab, call_id=removed))["made"]
+        assert (step["state"], step["error"]) == ("denied", "permission-denied")
+        # The agent's words, also where a person has sent them in between.
+        (step,) = (await undo(lab, call_id=own))["made"]
+        assert (step["state"], notes) == ("succeeded", {"b": "2"})
+    added = await call(lab, "add", session, name="c", text="3")
+    (taken_back,) = (await undo(lab, call_id=added))["made"]
+    async with forbidden_words(lab):
+        (step,) = (await undo(lab, call_id=taken_back["call_id"]))["made"]
+    assert (step["state"], notes) == ("denied", {"b": "2"})
+
+
+async def test_rules_on_undone_calls_hold_for_an_undo_that_waited(lab: GatewayLab, session: str) -> None:
+    notes["a"] = "1"
+    removed = await call(lab, "remove", session, name="a")
+    request = CallRequest(
+        tool="book.add", arguments={"name": "a", "text": "1"}, undoes=str(await find_entry(lab, removed)), mode="async",
+        idempotency_key=lab.runtime.clock.new_id(),
+    )  # fmt: skip
+    queued = (await lab.gateway.run_call(await make_person(lab), request)).call_id
+    async with forbidden_words(lab):
+        await run_worker_once(lab, queued)
+    assert (await lab.fetch_state(queued), notes) == ("denied", {})
+    # Without what it takes back, the rules cannot be read.
+    forgotten = replace(request, undoes=lab.runtime.clock.new_id(), idempotency_key=lab.runtime.clock.new_id())
+    refused = await lab.gateway.run_call(await make_person(lab), forgotten)
+    assert parse_body(refused)["error"]["slug"] == "policy-failed"

@@ -267,7 +267,12 @@ class _Learner:
 
 
 def is_evidence(replay: Replay, policies: CompiledPolicies) -> bool:
-    """Tell whether a record holds all that the active policies read, so that they can be evaluated on it again."""
+    """Tell whether a record holds all that the active policies read, so that they can be evaluated on it again.
+
+    Who approved an undo said nothing of calls that take nothing back.
+    """
+    if replay.query.undone is not None:
+        return False
     missing = set(replay.find_missing(policies.get_query_slice(replay.query).reads)) - _ENTRY_ATTRIBUTES
     return not missing and replay.verdict.source == "cedar"
 

@@ -80,6 +80,8 @@ def _simplify_value(value: Any) -> Any:
     match value:
         case {"__entity": {"id": str(name)}}:
             return name
+        case dict():
+            return {name: _simplify_value(each) for name, each in value.items()}
         case list() | tuple():
             return [_simplify_value(each) for each in value]
         case _:

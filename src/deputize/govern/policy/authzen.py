@@ -158,7 +158,7 @@ class AuthZenClient:
 def build_evaluation(request: PolicyRequest) -> dict[str, Any]:
     """Build the body of an AuthZEN evaluation request."""
     caller, contract = describe_caller(request.caller), describe_tool(request.contract)
-    facts = disclose_facts(request)
+    facts, undone = disclose_facts(request), request.undone
     context = {
         "environment": request.environment,
         "time": datetime.fromtimestamp(request.now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
@@ -171,6 +171,7 @@ def build_evaluation(request: PolicyRequest) -> dict[str, Any]:
         ],
         "cost": request.cost_micros,
         "labels": sorted(request.labels),
+        "undoes": None if undone is None else {"tool": undone.tool, "agents": list(undone.agents)},
     }
     return {
         "subject": {"type": "user", "id": caller.pop("user"), "properties": _drop_none(caller)},

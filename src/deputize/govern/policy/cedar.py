@@ -109,6 +109,7 @@ class CompiledPolicies:
             caller=caller, tool=tool, environment=request.environment, session=request.session,
             now_ms=request.now_ms, facts=request.facts, scopes=list_scopes(request) if request.side_effects else (),
             is_sweeping=request.has_unbounded_scope, cost_micros=request.cost_micros, labels=request.labels,
+            undone=request.undone,
         )  # fmt: skip
         return slice_, query, cedar_entities
 

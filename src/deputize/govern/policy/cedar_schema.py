@@ -12,7 +12,7 @@ import cedarpy
 
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract
-from deputize.core.decision import PolicyRequest
+from deputize.core.decision import PolicyRequest, UndoneCall
 from deputize.core.value_types import frozen
 
 FactType = Literal["Long", "String", "Bool", "Set<String>"]
@@ -38,13 +38,14 @@ action "call" appliesTo {
     agent?: Agent, agent_label?: String, agents: Set<Agent>, delegated: Bool, task?: String, session?: String,
     trust: String, environment: String, time: { epoch: Long, hour: Long, weekday: Long }, cost: Long,
     labels: Set<String>, changes: Set<Resource>, operations: Set<String>, scopes: Set<String>, sweeping: Bool,
+    undoes?: { tool: String, agents: Set<Agent>, delegated: Bool },
     facts: { FACTS },
   },
 };
 """
 CONTEXT_ATTRIBUTES = frozenset(
     {"agent", "agent_label", "agents", "delegated", "task", "session", "trust", "environment", "time", "cost", "labels",
-     "changes", "operations", "scopes", "sweeping", "facts"}
+     "changes", "operations", "scopes", "sweeping", "undoes", "facts"}
 )  # fmt: skip
 USER_ATTRIBUTES = ("issuer", "trust", "human", "scopes")
 TOOL_ATTRIBUTES = (
@@ -74,6 +75,7 @@ class PolicyQuery:
     is_sweeping: bool = True
     cost_micros: int = 0
     labels: frozenset[str] = frozenset()
+    undone: UndoneCall | None = None
 
 
 def build_schema(facts: FactTypes) -> cedarpy.Schema:
@@ -98,6 +100,7 @@ def build_query(request: PolicyRequest) -> PolicyQuery:
         is_sweeping=request.has_unbounded_scope,
         cost_micros=request.cost_micros,
         labels=request.labels,
+        undone=request.undone,
     )
 
 
@@ -211,11 +214,21 @@ def _build_attribute(query: PolicyQuery, name: str, facts: frozenset[str] | None
             return query.scopes
         case "sweeping":
             return query.is_sweeping
+        case "undoes":
+            return None if query.undone is None else _describe_undone(query.undone)
         case "facts":
             query_facts = query.facts
             return query_facts if facts is None else {name: query_facts[name] for name in facts if name in query_facts}
         case _:
             raise ValueError(f"unknown context attribute {name}")
+
+
+def _describe_undone(undone: UndoneCall) -> dict[str, Any]:
+    return {
+        "tool": undone.tool,
+        "agents": [{"__entity": make_uid("Agent", agent)} for agent in undone.agents],
+        "delegated": bool(undone.agents),
+    }
 
 
 def build_time_attributes(now_ms: int) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Cache verdicts and their decision records for one version of the policies.
 
 The cache key holds what rules can distinguish: caller, tool, environment, facts, and the other attributes that the
-slice reads. A verdict that depends on time, cost or labels is not cached, nor one for a caller without a cache key. The
-digest of the policies is part of the key, so versions never share entries. The cache is bounded for the whole process,
-because a verdict with its record takes about two kilobytes.
+slice reads. A verdict that depends on time, cost or labels is not cached, nor one for a caller without a cache key, nor
+one on a call that takes another one back. The digest of the policies is part of the key, so versions never share
+entries. The cache is bounded for the whole process, because a verdict with its record takes about two kilobytes.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ class DecisionCache:
 
 def build_cache_key(request: PolicyRequest, slice_: PolicySlice, set_digest: str) -> tuple[Any, ...] | None:
     caller_key = request.caller.decision_cache_key
-    if slice_.is_volatile or not caller_key:
+    if slice_.is_volatile or not caller_key or request.undone is not None:
         return None
     digest = request.contract.digest
     is_sweeping = request.has_unbounded_scope if slice_.has_sweeping else None

@@ -2,7 +2,9 @@
 
 A record holds caller, tool, environment and all facts of the contract, even those the rules do not read, because a
 draft may. Attributes that differ per call (session, scopes, sweeping, time, cost, labels) are recorded only if the
-rules read them; `Replay.find_missing` lists what a draft would need beyond that. Equal requests make equal records.
+rules read them; `Replay.find_missing` lists what a draft would need beyond that. What a call takes back is always
+recorded; a record without it is of a call that takes nothing back, or of an earlier release. Equal requests make equal
+records.
 """
 
 import hashlib
@@ -19,6 +21,7 @@ from deputize.core.decision import (
     Behavior,
     MatchedRule,
     RecordedVerdict,
+    UndoneCall,
     Verdict,
     build_approval_requirements,
 )
@@ -67,6 +70,7 @@ class DecisionRecorder:
                         name: None if name in withheld else _to_json_value(query.facts[name]) for name in query.facts
                     },
                     **_collect_optional_attributes(query, slice_.reads),
+                    **_serialize_undone(query.undone),
                 },
                 "redacted": [f"facts.{name}" for name in redacted_facts],
                 **_serialize_requirements(verdict),
@@ -138,6 +142,7 @@ def parse_replay(record: bytes, *, now_ms: int | None = None) -> Replay:
         is_sweeping=is_sweeping is not False,
         cost_micros=context.get("cost", 0),
         labels=frozenset(context.get("labels", ())),
+        undone=_parse_undone(context.get("undoes")),
     )
     return Replay(
         query=query, verdict=_parse_verdict(body), set_digest=body["policy_refs"]["set"], absent=frozenset(absent)
@@ -158,6 +163,14 @@ def _parse_verdict(body: Mapping[str, Any]) -> Verdict:
         requirements=_parse_requirements(body, rules) if behavior is Behavior.ASK else (),
         weak_sandbox=body.get("sandbox", ""),
     )
+
+
+def _serialize_undone(undone: UndoneCall | None) -> dict[str, Any]:
+    return {} if undone is None else {"undoes": {"tool": undone.tool, "agents": list(undone.agents)}}
+
+
+def _parse_undone(fields: Mapping[str, Any] | None) -> UndoneCall | None:
+    return None if fields is None else UndoneCall(tool=fields["tool"], agents=tuple(fields["agents"]))
 
 
 def _serialize_requirements(verdict: Verdict) -> dict[str, Any]:

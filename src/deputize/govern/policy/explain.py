@@ -68,6 +68,7 @@ def _generate_changes(slice_: PolicySlice, query: PolicyQuery, types: FactTypes)
     """Yield possible changes, the most useful kinds first."""
     literals_by_path = _collect_literals(slice_.rules)
     yield from _vary_caller(query, literals_by_path)
+    yield from _vary_undone(query)
     yield from _vary_groups(query, _collect_entity_ids(slice_.rules, "Group"))
     yield from _vary_agents(query, _collect_entity_ids(slice_.rules, "Agent"))
     yield from _vary_facts(query, literals_by_path, types)
@@ -113,6 +114,18 @@ def _vary_caller(query: PolicyQuery, literals_by_path: Mapping[str, Sequence[Any
             yield Counterfactual(
                 subject=f"task {task}", distance=1, description=description, query=_replace_caller(query, task=task)
             )
+
+
+def _vary_undone(query: PolicyQuery) -> Iterator[Counterfactual]:
+    undone = query.undone
+    if undone is None:
+        return
+    description = "if it took no other call back"
+    yield Counterfactual(subject="undoes", distance=2, description=description, query=replace(query, undone=None))
+    if undone.agents:
+        description = "if the call that it takes back was made without an agent"
+        without_agents = replace(query, undone=replace(undone, agents=()))
+        yield Counterfactual(subject="undoes", distance=1, description=description, query=without_agents)
 
 
 def _vary_groups(query: PolicyQuery, group_names: Sequence[str]) -> Iterator[Counterfactual]:

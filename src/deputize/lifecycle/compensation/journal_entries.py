@@ -11,8 +11,10 @@ import asyncpg
 
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.catalog.snapshot import TenantTools
+from deputize.core.caller import parse_agents
 from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.contract.contract import Effects
+from deputize.core.decision import UndoneCall
 from deputize.core.errors import Problem, UndoTooBroad
 from deputize.core.value_types import frozen
 from deputize.lifecycle.recording.journal import unseal_compensation
@@ -73,6 +75,19 @@ async def load_newest_entries(
             return _group_by_entry(rows), False
         rows.append(row)
     return _group_by_entry(rows), True
+
+
+async def load_undone_calls(
+    connection: Connection, tenant: str, entry_ids: Sequence[UUID | str]
+) -> dict[str, UndoneCall]:
+    """Load what policies see of entries that are to be taken back, by their ids."""
+    rows = await connection.fetch(_SQL["load_undone_calls"], tenant, list(entry_ids))
+    return {
+        str(row["id"]): UndoneCall(
+            tool=row["tool"], agents=tuple(sorted({agent for key in row["agent_keys"] for agent in parse_agents(key)}))
+        )
+        for row in rows
+    }
 
 
 async def load_entries(

@@ -88,3 +88,14 @@ order by e.id, o.ordinal desc;
 -- The call that takes an entry back or did so, unless it is known to have done nothing.
 select c.call_id from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
 where c.tenant = $1 and c.scope = $2 and c.key = $3 and not k.nothing_happened;
+
+-- name: load_undone_calls
+-- The tool of each entry, and who acted in it, and in all that it took back itself.
+with recursive undone as (
+    select j.id, j.tool, j.caller_agent, j.undoes from deputize.journal j
+    where j.tenant = $1 and j.id = any($2::uuid[]) and j.number = 0
+    union all
+    select u.id, u.tool, j.caller_agent, j.undoes from undone u
+    join deputize.journal j on j.tenant = $1 and j.id = u.undoes and j.number = 0
+)
+select id, tool, array_agg(distinct caller_agent) as agent_keys from undone group by id, tool;

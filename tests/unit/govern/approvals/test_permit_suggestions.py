@@ -7,15 +7,25 @@ from typing import Any
 
 import pytest
 
-from deputize.govern.approvals.permit_suggestions import PastDecision, SuggestionResult, ToolFacts, suggest_permits
+from deputize.core.decision import UndoneCall
+from deputize.govern.approvals.permit_suggestions import (
+    PastDecision,
+    SuggestionResult,
+    ToolFacts,
+    is_evidence,
+    suggest_permits,
+)
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery
 from deputize.govern.policy.checks.validate import validate_policies
+from deputize.govern.policy.decision_cache import DecisionCache
+from deputize.govern.policy.decision_records import parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile
-from tests.support.policy_inputs import make_caller, make_tool
+from tests.support.policy_inputs import make_caller, make_question, make_tool
 from tests.unit.govern.approvals.past_decisions import (
     ASKS,
     FACTS,
+    IDA,
     NO_SUGGESTIONS,
     NOW,
     REFUND,
@@ -241,3 +251,10 @@ def test_session_cost_and_labels_are_fixed_if_the_rule_reads_them() -> None:
 
 def _change_facts(one: PastDecision, facts: Mapping[str, Any]) -> PolicyQuery:
     return replace(one.replay.query, now_ms=NOW, facts=facts)
+
+
+def test_an_approved_undo_is_no_evidence_for_calls_that_take_nothing_back() -> None:
+    undo = make_question(IDA, REFUND, facts={"amount": 20}, undone=UndoneCall(tool="crm.charge"))
+    replay = parse_replay(DecisionCache(compile_active(), key=b"k").decide_uncached(undo).record, now_ms=undo.now_ms)
+    assert replay.query.undone == undo.undone
+    assert not is_evidence(replay, compile_active())

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from deputize.core.decision import PolicyRequest
+from deputize.core.decision import PolicyRequest, UndoneCall
 from deputize.govern.policy.cedar import CompiledPolicies
 from tests.support.policy_inputs import MOMENT, compile_policies, make_caller, make_question, make_tool
 
@@ -41,7 +41,8 @@ _VALID_CONDITIONS = st.sampled_from(
      'resource.tags.contains("money")', "resource has tags && resource.tags.isEmpty()",
      "context.facts == {amount: 4}", "{a: context}.a.delegated", '[context.trust].contains("trusted")',
      "if principal.human then context.cost == 0 else context.facts has note", "context has nothing",
-     "context.sweeping", "!context.sweeping",
+     "context.sweeping", "!context.sweeping", "context has undoes && context.undoes.delegated",
+     'context has undoes && context.undoes.agents.contains(Agent::"bot")', "context has undoes.tool",
      "context has facts", "{Value: context.facts}.Value has note", 'principal in [Group::"ops", Group::"x"]']
 )  # fmt: skip
 # Each of them fails for some requests: a missing attribute is read, types are mixed, integers overflow.
@@ -111,4 +112,5 @@ def draw_question(draw: st.DrawFn) -> PolicyRequest:
         side_effects=tuple((each.resource, each.op, scopes) for each in what.resources),
         cost_micros=draw(st.sampled_from([0, 9])),
         labels=draw(st.sampled_from([frozenset(), frozenset({"pii"})])),
+        undone=draw(st.sampled_from([None, UndoneCall(tool="crm.refund", agents=("bot",))])),
     )

@@ -6,7 +6,7 @@ from time import thread_time
 import pytest
 
 from deputize.core.caller import compute_decision_cache_key
-from deputize.core.decision import Behavior, Environment, PolicyRequest
+from deputize.core.decision import Behavior, Environment, PolicyRequest, UndoneCall
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.evaluation_job import evaluate_costly_slice
@@ -234,7 +234,7 @@ def _make_full_question() -> PolicyRequest:
     )  # fmt: skip
     return make_question(
         who, what, session="s", facts={"amount": 3, "to": ("a", "b")}, side_effects=(("crm.orders", "update", "17"),),
-        cost_micros=5, labels=frozenset({"pii"}),
+        cost_micros=5, labels=frozenset({"pii"}), undone=UndoneCall(tool="crm.charge", agents=("bot",)),
     )  # fmt: skip
 
 
@@ -248,12 +248,13 @@ def _make_full_question() -> PolicyRequest:
         "context.time.epoch == 1700000000 && context.time.hour == 22 && context.time.weekday == 1",
         'context.changes.contains(Resource::"crm.orders") && context.operations == ["update"]',
         'context.scopes == ["17"]',
+        'context.undoes.tool like "crm.*" && context.undoes.agents.contains(Agent::"bot") && context.undoes.delegated',
         'context.facts.amount == 3 && context.facts.to.containsAll(["b", "a"])',
         'context == {agent: context.agent, agent_label: "bot", agents: context.agents, delegated: true, task: "t", '
         'session: "s", '
         'trust: "standard", environment: "development", time: context.time, cost: 5, labels: ["pii"], '
         'changes: [Resource::"crm.orders"], operations: ["update"], scopes: ["17"], sweeping: false, '
-        'facts: {amount: 3, "to": ["a", "b"]}}',
+        'undoes: {tool: "crm.charge", agents: [Agent::"bot"], delegated: true}, facts: {amount: 3, "to": ["a", "b"]}}',
         'principal == User::"ana" && principal in Group::"ops" && principal in Tenant::"acme"',
         'principal.issuer == "https://login.example" && principal.human && principal.scopes == ["a"]',
         'resource == Tool::"crm.refund" && resource in Server::"stripe" && resource in Namespace::"crm"',

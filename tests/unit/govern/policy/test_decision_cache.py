@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.bounded_dict import BoundedDict
-from deputize.core.decision import Behavior, PolicyRequest
+from deputize.core.decision import Behavior, PolicyRequest, UndoneCall
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.decision_cache import DecisionCache, DecisionEntries, build_cache_key
 from tests.support.policy_inputs import compile_policies, make_caller, make_question, make_tool
@@ -40,6 +40,14 @@ def test_a_caller_without_a_cache_key_is_not_cached() -> None:
     nameless = replace(make_caller(), decision_cache_key="")
     assert decisions.decide(make_question(nameless)) is not decisions.decide(make_question(nameless))
     assert decisions.decide(make_question(make_caller())) is decisions.decide(make_question(make_caller()))
+
+
+def test_a_call_that_takes_another_one_back_shares_no_decision_with_one_that_does_not() -> None:
+    decisions = make_decisions("!(context has undoes)")
+    undo = make_question(undone=UndoneCall(tool="crm.refund"))
+    for _ in range(2):
+        assert decisions.decide(make_question()).verdict.behavior is Behavior.ALLOW
+        assert decisions.decide(undo).verdict.behavior is Behavior.DENY
 
 
 def test_calls_equal_for_the_rules_share_a_cache_entry() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from deputize.core.decision import Behavior, PolicyRequest
+from deputize.core.decision import Behavior, PolicyRequest, UndoneCall
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import build_query
@@ -67,6 +67,12 @@ def test_the_default_policies_explain_what_a_write_needs() -> None:
         ("context.time.hour < 18", make_question(), "if the hour were 17, not 22 (UTC)"),
         ("context.time.weekday >= 5", make_question(), "if the weekday were 5, not 1 (UTC, 0 is Monday)"),
         ("context.cost <= 10", make_question(cost_micros=50), "if the session had cost 10 micros so far"),
+        ("!(context has undoes)", make_question(undone=UndoneCall(tool="a.b")), "if it took no other call back"),
+        (
+            "!(context has undoes && context.undoes.delegated)",
+            make_question(undone=UndoneCall(tool="a.b", agents=("bot",))),
+            "if the call that it takes back was made without an agent",
+        ),
         (
             '!context.labels.contains("pii")',
             make_question(labels=frozenset({"pii"})),
@@ -120,7 +126,8 @@ def test_reported_changes_work_and_working_changes_are_reported(whole: CompiledP
         who.user, tenant=who.tenant, agents=who.agents, groups=who.groups, scopes=who.scopes, trust=who.trust,
         human=not who.human, task=who.task,
     )  # fmt: skip
-    fields = {name: getattr(wanted, name) for name in ("session", "now_ms", "side_effects", "cost_micros", "labels")}
+    names = ("session", "now_ms", "side_effects", "cost_micros", "labels", "undone")
+    fields = {name: getattr(wanted, name) for name in names}
     changed = make_question(other, wanted.contract, environment=wanted.environment, facts=wanted.facts, **fields)
     said = any("human" in sentence for sentence in told)
     assert said == (whole.decide(changed).behavior is Behavior.ALLOW)

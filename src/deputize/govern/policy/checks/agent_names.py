@@ -1,8 +1,8 @@
 """Find rules that a caller could turn in its favour by a name: who delegates chooses the agent's name.
 
 `context.agent` is proven, and absent for an agent that proved nothing: only `context.delegated` tells that nobody acts
-for the user. `context.agents` and `context.agent_label` are names: an agent can add any to its own chain,
-and remove none. So a rule may depend on a name that is there, as a forbid does, or on the whole chain of one
+for the user. `context.agents`, `context.agent_label` and `context.undoes.agents` are names: an agent can add any to its
+own chain, and remove none. So a rule may depend on a name that is there, as a forbid does, or on the whole chain of one
 user, which no other delegation of theirs has; not on a name that would allow more if it were added.
 """
 
@@ -15,6 +15,8 @@ from deputize.govern.policy.checks.attribute_reads import resolve_attribute_path
 from deputize.govern.policy.policy_parser import PolicyRule
 
 _AGENT, _LABEL, _NAMES = ("context", "agent"), ("context", "agent_label"), ("context", "agents")
+# The chains of calls that are taken back: never the whole chain of the caller.
+_UNDONE_NAMES = ("context", "undoes", "agents")
 _DELEGATED, _PRINCIPAL = ("context", "delegated"), ("principal",)
 
 
@@ -72,8 +74,12 @@ def _find_uses(root: Any, is_fulfilling: bool) -> Iterator[str]:
             stack.append((parts["arg"], None if wanted is None else not wanted))
         elif operator == "if-then-else":
             stack += [(parts["if"], None), (parts["then"], wanted), (parts["else"], wanted)]
-        elif operator.startswith("contains") and sides[0] == _NAMES:
+        elif operator.startswith("contains") and sides[0] in (_NAMES, _UNDONE_NAMES):
             yield from ("name",) if wanted is not False else ()
+        elif operator == "isEmpty" and sides[2] == _UNDONE_NAMES:
+            yield from ("name",) if wanted is not True else ()
+        elif path == _UNDONE_NAMES or _UNDONE_NAMES in sides:
+            yield "name"
         elif operator == "isEmpty" and sides[2] == _NAMES:
             yield "delegated" if wanted is True else "name"
         elif operator in ("==", "!=", "contains") and (_NAMES in sides or _LABEL in sides):

@@ -24,7 +24,7 @@ from pydantic import (
 
 from deputize.core.caller import Trust
 from deputize.core.contract.contract import Behaviour, Effects, ToolKind, ToolRef
-from deputize.core.decision import Behavior, Environment, MatchedRule, Verdict
+from deputize.core.decision import Behavior, Environment, MatchedRule, UndoneCall, Verdict
 from deputize.govern.policy.approval_annotations import describe_requirements, get_approval_terms
 from deputize.govern.policy.cedar_schema import PolicyQuery
 from deputize.govern.policy.policy_parser import PolicyDiagnostic
@@ -102,6 +102,13 @@ class ToolCase(_CaseModel):
         }  # fmt: skip
 
 
+class UndoneCase(_CaseModel):
+    """The call that the call of a case takes back."""
+
+    tool: ToolRef
+    agents: Words = ()
+
+
 class CaseInput(_CaseModel):
     """The input of a case: caller, tool, arguments and context, without the expected verdict."""
 
@@ -116,6 +123,7 @@ class CaseInput(_CaseModel):
     session: str | None = None
     cost: Annotated[int, Field(ge=0)] = 0
     labels: Words = ()
+    undoes: UndoneCase | None = None
 
 
 class Case(CaseInput):
@@ -219,6 +227,9 @@ def build_case_query(
         is_sweeping=is_sweeping if case.sweeping is None else case.sweeping,
         cost_micros=case.cost,
         labels=frozenset(case.labels),
+        undone=None
+        if case.undoes is None
+        else UndoneCall(tool=case.undoes.tool, agents=tuple(sorted(set(case.undoes.agents)))),
     )
 
 

@@ -49,6 +49,16 @@ def test_groups_agents_and_time_reach_the_rules() -> None:
     assert NOON.isoweekday() == 1
 
 
+def test_what_a_call_takes_back_reaches_the_rules() -> None:
+    rules = """@id("open") permit (principal, action, resource);
+    @id("words") forbid (principal, action, resource) when { context has undoes && context.undoes.delegated };"""
+    for undoes, by in (("{tool: bank.cancel, agents: helper}", "words"), ("{tool: bank.cancel}", "open")):
+        case = make_case(
+            tool="{name: bank.transfer}", undoes=undoes, by=by, expect="deny" if by == "words" else "allow"
+        )
+        assert run_case(case, rules).has_passed
+
+
 @pytest.mark.parametrize(
     ("fields", "suggestion"),
     [

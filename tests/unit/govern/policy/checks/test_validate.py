@@ -46,6 +46,7 @@ def test_every_attribute_passes_the_type_check(condition: str) -> None:
     assert (findings.errors, findings.warnings) == ((), ())
 
 
+UNDONE = "context has undoes && context.undoes.agents"
 NAMED = 'context.agents.contains(Agent::"billing-bot")'
 CHAIN = 'context.agents == [Agent::"billing-bot"]'
 LABEL = 'context has agent_label && context.agent_label == "billing-bot"'
@@ -81,6 +82,11 @@ PROOF = 'context has agent && context.agent == Agent::"billing-bot"'
         (f'permit (principal, action, resource) when {{ [User::"ana"].contains(principal) && {CHAIN} }};', False),
         (f"permit (principal, action, resource) unless {{ {NAMED} }};", False),
         ("permit (principal, action, resource) when { context.agents.isEmpty() };", False),
+        (f'permit (principal, action, resource) when {{ {UNDONE}.contains(Agent::"helper") }};', True),
+        (f'permit (principal == User::"ana", action, resource) when {{ {UNDONE} == [Agent::"helper"] }};', True),
+        (f'forbid (principal, action, resource) unless {{ {UNDONE}.contains(Agent::"helper") }};', True),
+        (f"permit (principal, action, resource) when {{ {UNDONE}.isEmpty() }};", False),
+        (f'forbid (principal, action, resource) when {{ {UNDONE}.contains(Agent::"helper") }};', False),
         (f"forbid (principal, action, resource) when {{ {NAMED} }};", False),
         (f"forbid (principal, action, resource) when {{ {NAMED} || {LABEL} }};", True),
     ],
