@@ -412,8 +412,8 @@ async def test_a_dry_run_is_one_in_every_list_and_an_agent_that_is_off_is_shown_
     call_id = dry.json()["call_id"]
     async with open_as(console, "administrator") as browser:
         for path in ("/console", "/console/calls", f"/console/calls/{call_id}"):
-            page = visible_text(await browser.get(path))
-            assert "◌ dry run" in page, path
+            text = visible_text(await browser.get(path))
+            assert "◌ dry run" in text, path
         switch = {"kind": "agent", "value": "billing-bot", "off": True, "reason": "it books twice"}
         assert (await gateway.post("/v1/switches", switch, token=admin)).status_code == 200
         page = await browser.get("/console/agents")
