@@ -24,8 +24,8 @@ from deputize.core.errors import (
 from deputize.govern.policy.engines import consult_engines
 from deputize.govern.policy.unmet_demand import UnmetDemand, find_unmet_demand
 from deputize.govern.token_authorization import require_constraints
-from deputize.lifecycle.compensation.journal_entries import load_undone_calls, read_journal
 from deputize.lifecycle.hooks import tighten_verdict
+from deputize.lifecycle.journal_reader import load_undone_calls, read_journal
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority

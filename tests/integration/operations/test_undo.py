@@ -31,6 +31,7 @@ from deputize.core.errors import (
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
 from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.lifecycle import journal_reader
 from deputize.lifecycle.compensation import journal_entries
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
@@ -224,7 +225,7 @@ async def wait_for_plans(lab: GatewayLab, count: int) -> None:
 async def test_plans_leave_connections_to_others_and_a_slot_to_administrators(
     lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_entries, "_STATEMENT_TIMEOUT", "60s")
+    monkeypatch.setattr(journal_reader, "_STATEMENT_TIMEOUT", "60s")
     added = await call(lab, "add", session, name="a", text="milk")
     ana, bob, cid = [await make_person(lab, name) for name in ("ana", "bob", "cid")]
     bot, root = await lab.make_caller(agent="bot", scopes=("book:write",)), await lab.make_admin()
@@ -237,9 +238,9 @@ async def test_plans_leave_connections_to_others_and_a_slot_to_administrators(
             plan(lab, ana, call_id=added), undo.execute_undo(ana, selection, "d"),
             undo.requests.request_undo(bot, added), plan(lab, cid, call_id=added),
         )  # fmt: skip
-        for each in refused:
+        for attempt in refused:
             with pytest.raises(ConcurrencyLimitReached, match="plans to undo open already"):
-                await each
+                await attempt
         last = group.create_task(plan(lab, root, call_id=added))
         await wait_for_plans(lab, 4)
     assert last.result()["ready"] == 0
@@ -252,7 +253,7 @@ async def test_what_takes_the_database_too_long_is_ended_and_nothing_happens(
     notes["x"] = "1"
     changed = await call(lab, "change", session, name="x", text="2")
     entry_id = await find_entry(lab, changed)
-    monkeypatch.setattr(journal_entries, "_STATEMENT_TIMEOUT", "100ms")
+    monkeypatch.setattr(journal_reader, "_STATEMENT_TIMEOUT", "100ms")
     async with locked_journal(lab):
         with pytest.raises(UndoTooBroad):
             await plan(lab, session=session)
@@ -322,7 +323,7 @@ async def test_an_agent_asks_and_the_undo_of_its_person_is_the_answer(lab: Gatew
     root = await lab.make_admin()
     (task,) = await lab.gateway.human_tasks.list_tasks(root, kind="undo")
     assert task["task_id"] == asked["task_id"]
-    assert task["question"]["why"] == "an agent asked for it: 1 call can be undone"
+    assert task["question"]["why"].startswith("an agent asked for it: 1 call can be undone. It would call book.remove;")
     await undo(lab, ana, call_id=added)
     assert (notes, await requests.list_requests(ana)) == ({}, [])
     task = await lab.gateway.human_tasks.show_task(root, asked["task_id"])
@@ -648,3 +649,46 @@ async def test_rules_on_undone_calls_hold_for_an_undo_that_waited(lab: GatewayLa
     forgotten = replace(request, undoes=lab.runtime.clock.new_id(), idempotency_key=lab.runtime.clock.new_id())
     refused = await lab.gateway.run_call(await make_person(lab), forgotten)
     assert parse_body(refused)["error"]["slug"] == "policy-failed"
+
+
+async def test_a_plan_shows_what_it_sends_and_whose_words_these_are(lab: GatewayLab, session: str) -> None:
+    notes["a"] = "the state before"
+    removed = await call(lab, "remove", session, name="a")
+    (step,) = (await plan(lab, call_id=removed))["steps"]
+    assert step["arguments"] == {"name": "a", "text": "the state before"}
+    assert step["origins"] == {"name": "arguments", "text": "before"}
+    assert step["source_agents"] == ["bot"]
+    # An agent that may change a note may not be allowed to read what others wrote.
+    bot = await lab.make_caller(agent="bot", scopes=("book:write",))
+    asked = (await lab.gateway.undo.requests.request_undo(bot, removed))["plan"]["steps"][0]
+    assert asked["arguments"] == {"name": "a", "text": "[redacted]"}
+    # The words of an agent stay its words, whoever sends them in between.
+    added = await call(lab, "add", session, name="b", text="1")
+    (taken_back,) = (await undo(lab, call_id=added))["made"]
+    (step,) = (await plan(lab, call_id=taken_back["call_id"]))["steps"]
+    assert (step["agents"], step["source_agents"]) == ([], ["bot"])
+
+
+async def test_the_digest_covers_what_was_shown(lab: GatewayLab, session: str) -> None:
+    notes["a"] = "1"
+    removed = await call(lab, "remove", session, name="a")
+    reader = await lab.make_caller(scopes=("book:write",))
+    seen, redacted = await plan(lab, call_id=removed), await plan(lab, reader, call_id=removed)
+    assert redacted["steps"][0]["arguments"] == {"name": "a", "text": "[redacted]"}
+    with pytest.raises(UndoPlanChanged):
+        await lab.gateway.undo.execute_undo(await make_person(lab), UndoSelection(call_id=removed), redacted["digest"])
+    await lab.gateway.undo.execute_undo(await make_person(lab), UndoSelection(call_id=removed), seen["digest"])
+    assert notes == {"a": "1"}
+
+
+async def test_of_what_an_earlier_release_kept_it_is_unknown_where_it_is_from(lab: GatewayLab, session: str) -> None:
+    added = await call(lab, "add", session, name="a", text="1")
+    (row,) = await lab.db.fetch("select id, sealed from deputize.journal where call_id = $1", added)
+    keys = await lab.runtime.keys.get("dev")
+    kept = orjson.loads(keys.unseal(str(row["id"]), "journal", row["sealed"]))
+    del kept["origins"]
+    sealed = keys.seal(str(row["id"]), "journal", orjson.dumps(kept))
+    await lab.db.execute("update deputize.journal set sealed = $2 where id = $1", row["id"], sealed)
+    (step,) = (await plan(lab, call_id=added))["steps"]
+    assert (step["arguments"], step["origins"]) == ({"name": "a"}, {"name": "unknown"})
+    assert (await undo(lab, call_id=added))["made"][0]["state"] == "succeeded"

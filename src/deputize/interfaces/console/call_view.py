@@ -59,6 +59,13 @@ _VERDICT_BADGES: Final = {
 }
 _DRY_RUN_BADGE: Final = StatusBadge(icon="◌", text="dry run", tone="plain")
 _NOT_YOURS: Final = "Its maker and administrators can read what came back."
+_ORIGIN_TEXTS: Final = {
+    "arguments": "written by {names}",
+    "result": "returned by the call of {names}",
+    "before": "as it was before the call",
+    "contract": "set by the contract",
+    "unknown": "it was not recorded where from",
+}
 _WAITING_LABELS: Final = {
     "awaiting_approval": ("waits for approval", "pending"),
     "queued": ("queued", "plain"),
@@ -319,4 +326,17 @@ def _build_undo_step(step: Mapping[str, Any], *, now: datetime) -> dict[str, Any
         "detail": to_display_text(str(step["detail"] or ""), 600),
         "undo_tool": format_line(step["undo_tool"] or "") if step["verdict"] == "ready" else "",
         "until": build_time_view(step["undo_until"], now=now) if step["verdict"] == "ready" else None,
+        "is_ready": step["verdict"] == "ready",
+        "arguments": None if step["arguments"] is None else _build_sent_values(step),
     }
+
+
+def _build_sent_values(step: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Describe each value that a step sends, and where it is from."""
+    names = ", ".join(format_line(each) for each in step["source_agents"] or [step["user"]])
+    # The last one may say how many more there are.
+    origins = [*(_ORIGIN_TEXTS[step["origins"][name]].format(names=names) for name in step["arguments"]), ""]
+    return [
+        {"value": value, "origin": origin}
+        for value, origin in zip(build_value_views(step["arguments"]), origins, strict=False)
+    ]

@@ -1,7 +1,6 @@
 """Load entries of the journal, and judge whether the effect of each can be taken back now, and by which call."""
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, Literal
@@ -11,22 +10,16 @@ import asyncpg
 
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.catalog.snapshot import TenantTools
-from deputize.core.caller import parse_agents
 from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.contract.contract import Effects
-from deputize.core.decision import UndoneCall
-from deputize.core.errors import Problem, UndoTooBroad
+from deputize.core.errors import Problem
 from deputize.core.value_types import frozen
 from deputize.lifecycle.recording.journal import unseal_compensation
-from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("journal")
-_SEARCH = load_statements("audit_search")
-# One statement of a search for what came later ends after this, whatever it finds.
-_STATEMENT_TIMEOUT: Final = "5s"
 # Of one plan; a call has a few effects, and its arguments may be large.
 _MAX_EFFECTS: Final = 2_000
 _MAX_SEALED_BYTES: Final = 4_000_000
@@ -46,22 +39,6 @@ class EntryVerdict:
     compensation: BoundCompensation | None = None
 
 
-@contextlib.asynccontextmanager
-async def read_journal(runtime: Runtime, tenant: str) -> AsyncIterator[Connection]:
-    """Open a read transaction whose statements end in time; raise `UndoTooBroad` for one that does not.
-
-    Not with a connection of the writers: leases and sweeps need those.
-    """
-    try:
-        async with runtime.store.read_transaction(tenant) as connection:
-            await connection.execute(_SEARCH["set_time_limit"], _STATEMENT_TIMEOUT)
-            yield connection
-    except asyncpg.QueryCanceledError:
-        raise UndoTooBroad(
-            "what others changed later was not found within five seconds", nothing_happened=True
-        ) from None
-
-
 async def load_newest_entries(
     connection: Connection, tenant: str, entry_ids: Sequence[UUID]
 ) -> tuple[list[Sequence[asyncpg.Record]], bool]:
@@ -75,19 +52,6 @@ async def load_newest_entries(
             return _group_by_entry(rows), False
         rows.append(row)
     return _group_by_entry(rows), True
-
-
-async def load_undone_calls(
-    connection: Connection, tenant: str, entry_ids: Sequence[UUID | str]
-) -> dict[str, UndoneCall]:
-    """Load what policies see of entries that are to be taken back, by their ids."""
-    rows = await connection.fetch(_SQL["load_undone_calls"], tenant, list(entry_ids))
-    return {
-        str(row["id"]): UndoneCall(
-            tool=row["tool"], agents=tuple(sorted({agent for key in row["agent_keys"] for agent in parse_agents(key)}))
-        )
-        for row in rows
-    }
 
 
 async def load_entries(
@@ -154,5 +118,6 @@ def _judge_binding(tool: str, bound: BoundCompensation, tools: TenantTools) -> E
                 f"{bound.tool} needs {', '.join(absent)}, and the contract binds nothing to it: declare compensation"
             )
             return EntryVerdict(reason="not_bound", detail=detail)
-        bound = BoundCompensation(tool=bound.tool, arguments=arguments)
+        origins = {name: origin for name, origin in bound.origins.items() if name in arguments}
+        bound = BoundCompensation(tool=bound.tool, arguments=arguments, origins=origins)
     return EntryVerdict(verdict="ready", compensation=bound)

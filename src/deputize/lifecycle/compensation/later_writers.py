@@ -8,7 +8,7 @@ import asyncpg
 from deputize.core.caller import Caller, parse_agents
 from deputize.core.errors import ChangedSince, Unavailable, UndoTooBroad
 from deputize.lifecycle.call_access import may_reach
-from deputize.lifecycle.compensation.journal_entries import read_journal
+from deputize.lifecycle.journal_reader import read_journal
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection

@@ -22,7 +22,7 @@ from deputize.core.contract.contract import Effects
 from deputize.core.errors import Problem, UndoTooBroad, find_problem_type
 from deputize.core.outcome import Outcome
 from deputize.core.states import TERMINAL_STATES, State
-from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries, read_journal
+from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries
 from deputize.lifecycle.compensation.later_writers import find_later_writers
 from deputize.lifecycle.durable.flow_effects import Effect, Remainder, explain_lost, load_remainder, save_report
 from deputize.lifecycle.durable.flow_end import cancel_steps
@@ -36,6 +36,7 @@ from deputize.lifecycle.durable.flow_steps import (
     should_retry,
 )
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
+from deputize.lifecycle.journal_reader import read_journal
 from deputize.lifecycle.phases import CallContext, Validated
 from deputize.lifecycle.recording.audit import UNDO_SCOPE
 from deputize.lifecycle.runtime import Runtime

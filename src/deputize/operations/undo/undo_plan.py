@@ -23,6 +23,7 @@ from deputize.core.clock import make_first_id
 from deputize.core.contract.compensation_binding import BoundCompensation
 from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.scopes import scopes_overlap
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.value_types import frozen
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.token_authorization import is_tool_visible
@@ -33,9 +34,10 @@ from deputize.lifecycle.compensation.journal_entries import (
     is_taken_back,
     judge_entry,
     load_newest_entries,
-    read_journal,
 )
 from deputize.lifecycle.compensation.later_writers import describe_later_writer, find_later_writers
+from deputize.lifecycle.journal_reader import load_undone_calls, read_journal
+from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.keys import KeySet
@@ -79,6 +81,25 @@ class UndoSelection:
 
 
 @frozen
+class ShownArguments:
+    """What a step sends, as people are shown it: redacted, with where each value is from, and the agents behind it."""
+
+    arguments: Mapping[str, Any] | None = None
+    origins: Mapping[str, str] | None = None
+    source_agents: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "arguments": self.arguments,
+            "origins": self.origins,
+            "source_agents": list(self.source_agents),
+        }
+
+
+_NOTHING_SHOWN: Final = ShownArguments()
+
+
+@frozen
 class UndoStep:
     """One call of the plan: what it changed, whether it can be taken back, and if not, why."""
 
@@ -91,7 +112,9 @@ class UndoStep:
     agents: tuple[str, ...]
     session: str | None
     effects: tuple[_Effect, ...]
+    # As the contract declares it, for who may not see the arguments.
     shown_effects: tuple[_Effect, ...]
+    is_readable: bool
     compensation_class: str
     undo_until: datetime | None
     verdict: Verdict
@@ -100,6 +123,7 @@ class UndoStep:
     compensation: BoundCompensation | None = None
     # A token that lists tools does not see which other one takes a call back.
     hides_tool: bool = False
+    sending: ShownArguments | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -118,12 +142,15 @@ class UndoStep:
             "reason": self.reason,
             "detail": self.detail,
             "undo_tool": None if self.compensation is None or self.hides_tool else self.compensation.tool,
+            **(_NOTHING_SHOWN if self.sending is None else self.sending).to_json(),
         }
 
 
 @frozen
 class UndoPlan:
-    """The steps, newest first. The digest names everything that is still to be done, and with which arguments."""
+    """The steps, newest first. The digest names everything that is still to be done, with which arguments, and what of
+    them was shown.
+    """
 
     steps: tuple[UndoStep, ...]
     digest: str
@@ -165,15 +192,16 @@ class UndoPlans:
         keys = await runtime.keys.get(tenant)
         authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
-        shown_effects = [await self._show_effects(caller, each, authority.tools) for each in entries]
+        templates = [await self._load_templates(caller, each, authority.tools) for each in entries]
 
         def plan_steps() -> list[UndoStep]:
             return [
-                _plan_step(caller, entry, selected_ids, shown, keys, authority.tools)
-                for entry, shown in zip(entries, shown_effects, strict=True)
+                _plan_step(caller, entry, selected_ids, template, keys, authority.tools)
+                for entry, template in zip(entries, templates, strict=True)
             ]
 
         steps = await asyncio.to_thread(plan_steps)
+        steps = await self._show_arguments(caller, steps, authority.tools)
         ready_ids = [each.entry_id for each in steps if each.verdict == "ready"]
         async with read_journal(runtime, tenant) as connection:
             writers = await find_later_writers(
@@ -194,20 +222,56 @@ class UndoPlans:
         if may_undo(caller):
             previews = await self._preview_steps(caller, steps, authority.tools)
             steps = await asyncio.to_thread(_block_steps, steps, previews, {})
-        return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
+        digest = await asyncio.to_thread(_digest_steps, keys, steps)
+        return UndoPlan(steps=tuple(steps), digest=digest, is_complete=is_complete)
 
-    async def _show_effects(
+    async def _load_templates(
         self, caller: Caller, rows: Sequence[asyncpg.Record], tools: TenantTools
-    ) -> tuple[_Effect, ...]:
-        """Show what a call changed: to auditors of others' calls as the contract declares it, without arguments."""
+    ) -> tuple[_Effect, ...] | None:
+        """Load what the contract of a call declares of its effects, which is all that auditors of others' calls see;
+        None for who may see the call itself.
+        """
         row = rows[0]
         if await may_reach(self._runtime, caller, row):
-            return _list_effects(rows)
+            return None
         entry = tools.tools.get(row["tool"])
         version = None if entry is None else entry.by_version.get(row["version"])
         resources = () if version is None else (await version.load_tool()).contract.resources
         templates = tuple((each.resource, each.op, each.scope) for each in resources)
         return templates or tuple(dict.fromkeys((each["resource"], each["op"], "*") for each in rows))
+
+    async def _show_arguments(self, caller: Caller, steps: Sequence[UndoStep], tools: TenantTools) -> list[UndoStep]:
+        """Add to each step what it sends, redacted as in approval requests.
+
+        The state before a call is for who may undo it: an agent that may change a thing may not be allowed to read it.
+        """
+        shown = [
+            (each, each.compensation)
+            for each in steps
+            if each.compensation is not None and each.is_readable and not each.hides_tool
+        ]
+        plans = {
+            name: get_redaction_plan(await tools.resolve_version(name).load_tool(), "input")
+            for name in {compensation.tool for _, compensation in shown}
+        }
+        async with read_journal(self._runtime, caller.tenant) as connection:
+            undone_calls = await load_undone_calls(connection, caller.tenant, [each.entry_id for each, _ in shown])
+
+        def show(entry_id: str, compensation: BoundCompensation) -> ShownArguments:
+            origins = {name: compensation.origins.get(name, "unknown") for name in compensation.arguments}
+            visible = plans[compensation.tool].apply(dict(compensation.arguments))[0]
+            if not may_undo(caller):
+                visible = {
+                    name: REDACTION_MARK if origins[name] in ("before", "unknown") else value
+                    for name, value in visible.items()
+                }
+            source_agents = undone_calls[entry_id].agents if entry_id in undone_calls else ()
+            return ShownArguments(arguments=visible, origins=origins, source_agents=source_agents)
+
+        sending = await asyncio.to_thread(
+            lambda: {each.entry_id: show(each.entry_id, compensation) for each, compensation in shown}
+        )
+        return [replace(each, sending=sending.get(each.entry_id)) for each in steps]
 
     async def _preview_steps(
         self, caller: Caller, steps: Sequence[UndoStep], tools: TenantTools
@@ -290,7 +354,7 @@ def _plan_step(
     caller: Caller,
     rows: Sequence[asyncpg.Record],
     selected_ids: set[UUID],
-    shown_effects: tuple[_Effect, ...],
+    templates: tuple[_Effect, ...] | None,
     keys: KeySet,
     tools: TenantTools,
 ) -> UndoStep:
@@ -310,7 +374,8 @@ def _plan_step(
         agents=parse_agents(row["caller_agent"]),
         session=row["session"],
         effects=_list_effects(rows),
-        shown_effects=shown_effects,
+        shown_effects=_list_effects(rows) if templates is None else templates,
+        is_readable=templates is None,
         compensation_class=row["compensation_class"],
         undo_until=row["undo_until"],
         verdict=judged.verdict,
@@ -383,6 +448,7 @@ def _digest_steps(keys: KeySet, steps: Sequence[UndoStep]) -> str:
                 each.verdict,
                 each.reason,
                 None if each.compensation is None else each.compensation.to_json(),
+                None if each.sending is None else each.sending.to_json(),
             ]
             for each in steps
             if each.verdict != "done"

@@ -22,6 +22,7 @@ _SQL = load_statements("human_tasks")
 _SECONDS: Final = 7 * 86_400.0
 # Of the agents of one user.
 _MAX_REQUESTS: Final = 100
+_MAX_NAMED_TOOLS: Final = 10
 
 
 class UndoRequests:
@@ -39,9 +40,11 @@ class UndoRequests:
         if not ready:
             return {"task_id": None, "plan": plan.to_json()}
         stays = f", {staying} cannot" if staying else ""
+        tools = {each.compensation.tool for each in plan.list_ready() if each.compensation is not None}
         question = {
             "asked": f"undo the call, if you want to: deputize undo {call_id}",
-            "why": f"an agent asked for it: {ready} call{'s' if ready > 1 else ''} can be undone{stays}",
+            "why": f"an agent asked for it: {ready} call{'s' if ready > 1 else ''} can be undone{stays}. It would call "
+            f"{', '.join(sorted(tools)[:_MAX_NAMED_TOOLS])}; the plan shows with which values, and whose they are",
         }
 
         async def open_task(connection: Connection) -> OpenedTask:

@@ -674,6 +674,7 @@ async def test_an_undo_shows_its_plan_first_and_does_exactly_that(console: Conso
             "book.add",
             "create book.notes/page",
             "billing-bot",
+            'name "page" returned by the call of billing-bot',
             "Undo 1 call",
         ):
             assert said in text

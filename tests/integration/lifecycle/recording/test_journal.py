@@ -53,7 +53,9 @@ async def test_a_write_leaves_what_it_did_and_its_bound_compensation(lab: Gatewa
     assert (row["certainty"], row["compensation_class"], row["number"]) == ("happened", "full", 0)
     assert (row["caller_user"], row["session"], row["tool"]) == ("ana", "s1", "book.add")
     assert (row["flow_id"], row["step"], row["undoes"]) == ("f1", "2", None)
-    assert await read_compensation(lab, row) == {"tool": "book.remove", "arguments": {"name": "a"}}
+    assert await read_compensation(lab, row) == {
+        "tool": "book.remove", "arguments": {"name": "a"}, "origins": {"name": "result"},
+    }  # fmt: skip
     assert b"remove" not in row["sealed"]
     entry = "select id from deputize.audit_entries where call_id = $1 order by id desc limit 1"
     assert row["id"] == await lab.db.fetchval(entry, call_id)

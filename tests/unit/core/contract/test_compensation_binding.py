@@ -24,6 +24,7 @@ def test_arguments_come_from_pointers_and_constants() -> None:
     bound = bind_compensation(_make_contract(bind=bind, constants={"reason": "undo"}), VALUES)
     assert bound is not None
     assert bound.arguments == {"order": "o1", "tag": "b", "all": VALUES["arguments"], "reason": "undo"}
+    assert bound.origins == {"order": "result", "tag": "arguments", "all": "arguments", "reason": "contract"}
     assert BoundCompensation.from_json(bound.to_json()) == bound
 
 
@@ -58,3 +59,4 @@ def test_by_name_what_the_tool_returned_counts_more_and_undeclared_arguments_not
     bound = bind_compensation(contract, {"arguments": arguments, "result": {"number": 5, "lines": [1]}})
     assert bound is not None
     assert bound.arguments == {"id": 7, "number": 5}
+    assert bound.origins == {"id": "arguments", "number": "result"}

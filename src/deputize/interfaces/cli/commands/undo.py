@@ -1,10 +1,13 @@
 """Define `deputize undo`: take back what calls did."""
 
 import sys
+from collections.abc import Iterator
+from json import dumps
 from typing import Annotated, Any
 
 import typer
 
+from deputize.core.display_text import to_display_lines, to_display_text
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.client.times import parse_time
 from deputize.interfaces.cli.render.output import (
@@ -17,6 +20,16 @@ from deputize.interfaces.cli.render.output import (
 )
 
 _SIGNS = {"ready": "undo", "done": "done", "blocked": "stays"}
+_ORIGINS = {
+    "arguments": "written by {names}",
+    "result": "returned by {tool}, called by {names}",
+    "before": "as it was before",
+    "contract": "set by the contract of {tool}",
+    "unknown": "it was not recorded where from",
+}
+_MAX_TEXT_LENGTH = 300
+_MAX_LINES = 40
+_MAX_NAME_LENGTH = 120
 
 
 def undo(
@@ -72,7 +85,12 @@ def undo(
 
 
 def _list_ready(plan: dict[str, Any]) -> set[str]:
-    return {each["entry_id"] for each in plan["steps"] if each["verdict"] == "ready"}
+    """List what would be done, each as it was shown."""
+    return {
+        dumps([each["entry_id"], each["undo_tool"], each["arguments"], each["origins"]], sort_keys=True)
+        for each in plan["steps"]
+        if each["verdict"] == "ready"
+    }
 
 
 def _list_requests(answer: dict[str, Any], json: bool) -> None:
@@ -113,8 +131,34 @@ def _print_plan(planned: dict[str, Any]) -> None:
         for each in planned["steps"]
     ]
     printer.table(["", "TOOL", "CHANGED", "UNDONE BY, OR WHY NOT", "CALL"], rows)
+    for each in planned["steps"]:
+        if each["verdict"] == "ready":
+            for line in _render_arguments(each):
+                printer.line(line)
     if not planned["is_complete"]:
         printer.note("  There are more calls than one plan holds: undo these, then repeat the command.")
+
+
+def _render_arguments(step: dict[str, Any]) -> Iterator[str]:
+    """Render what a step sends: each value, and where it is from."""
+    tool = to_display_text(step["undo_tool"] or "its tool", _MAX_NAME_LENGTH)
+    if step["arguments"] is None:
+        yield f"  {tool} for call {step['call_id']}: your token does not see its arguments"
+        return
+    yield f"  {tool} for call {step['call_id']}{':' if step['arguments'] else ', without arguments'}"
+    for name, value in step["arguments"].items():
+        first, *more = to_display_lines(value, _MAX_TEXT_LENGTH, _MAX_LINES)
+        origin = _describe_origin(step, step["origins"][name])
+        yield f"    {to_display_text(name, _MAX_NAME_LENGTH)}: {first}{'' if more else f'  ({origin})'}"
+        yield from (f"    {line}" for line in more)
+        if more:
+            yield f"    ({origin})"
+
+
+def _describe_origin(step: dict[str, Any], origin: str) -> str:
+    callers = step["source_agents"] or [step["user"]]
+    names = ", ".join(to_display_text(each, _MAX_NAME_LENGTH) for each in callers)
+    return _ORIGINS[origin].format(tool=to_display_text(step["tool"], _MAX_NAME_LENGTH), names=names)
 
 
 def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool, *, has_unseen: bool) -> None:

@@ -1,6 +1,6 @@
 """Serve undo: the plan of what would be taken back, and its execution."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -85,6 +85,17 @@ class UndoStepModel(BaseModel):
     ) = Field(description="Why it is not taken back.")  # fmt: skip
     detail: str | None = Field(description="The reason in words.")
     undo_tool: str | None = Field(description="The tool that takes it back.")
+    arguments: dict[str, Any] | None = Field(
+        description="What that tool is called with, redacted as in approval requests; null if you may not see it."
+    )
+    origins: dict[str, Literal["arguments", "result", "before", "contract", "unknown"]] | None = Field(
+        description="Where each value is from: the arguments of the call, its result, the state before it, its "
+        "contract, or unknown, for calls of earlier releases."
+    )
+    source_agents: list[str] = Field(
+        description="The agents that acted in the call, or in a call that it took back itself: whose words the values "
+        "may be, as rules read in `context.undoes.agents`."
+    )
 
 
 class UndoPlanModel(BaseModel):

@@ -19,7 +19,9 @@ def plan(*entry_ids: str) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [
         {
             "entry_id": each, "call_id": f"call-{each}", "tool": "book.add", "effects": [], "verdict": "ready",
-            "undo_tool": "book.remove", "detail": None,
+            "undo_tool": "book.remove", "detail": None, "user": "ana", "agents": ["bot"], "source_agents": ["bot"],
+            "arguments": {"name": f"{each}\u202e", "text": "t", "tag": 7, "by": "x"},
+            "origins": {"name": "arguments", "text": "before", "tag": "result", "by": "unknown"},
         }
         for each in entry_ids
     ]  # fmt: skip
@@ -81,3 +83,25 @@ def test_what_an_agent_did_meanwhile_is_not_undone_unseen(gateway: _Server, caps
         run(gateway)
     assert (gateway.digests, gateway.answers) == ([None, "b-a"], [])
     assert "not in the plan that you saw" in capsys.readouterr().err
+
+
+def test_each_value_that_is_sent_is_shown_with_where_it_is_from(
+    gateway: _Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.answers = [plan("a"), {"made": [made("a")], "left": plan()}]
+    run(gateway)
+    shown = capsys.readouterr().out
+    for line in (
+        "book.remove for call call-a:", 'name: "a\\u202e"  (written by bot)', 'text: "t"  (as it was before)',
+        "tag: 7  (returned by book.add, called by bot)", 'by: "x"  (it was not recorded where from)',
+    ):  # fmt: skip
+        assert line in shown
+
+
+def test_a_step_that_would_now_send_something_else_is_not_made_unseen(gateway: _Server) -> None:
+    left = plan("a")
+    left["steps"][0]["arguments"]["text"] = "other"
+    gateway.answers = [plan("b", "a"), {"made": [made("b")], "left": left}]
+    with pytest.raises(CommandExit):
+        run(gateway)
+    assert gateway.digests == [None, "b-a"]
