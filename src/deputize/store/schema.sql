@@ -350,10 +350,12 @@ CREATE TABLE deputize.deliveries (
     delivered_at timestamp with time zone,
     dead_at timestamp with time zone,
     problem text,
-    created_at timestamp with time zone DEFAULT now() NOT NULL
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    caller_user text DEFAULT ''::text NOT NULL
 );
 ALTER TABLE ONLY deputize.deliveries
     ADD CONSTRAINT deliveries_pkey PRIMARY KEY (tenant, id);
+CREATE INDEX deliveries_by_user ON deputize.deliveries USING btree (tenant, caller_user, due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX deliveries_dead ON deputize.deliveries USING btree (tenant, dead_at) WHERE (dead_at IS NOT NULL);
 CREATE INDEX deliveries_in_turn ON deputize.deliveries USING btree (tenant, due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX deliveries_of_call ON deputize.deliveries USING btree (tenant, call_id);
@@ -3418,8 +3420,20 @@ end $$;
 CREATE FUNCTION deputize.schedule_delivery() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+declare
+    problem text;
 begin
-    insert into deputize.deliveries (tenant, call_id, state, due_at) values (new.tenant, new.id, new.state, now());
+    if exists (select from deputize.deliveries d
+               where d.tenant = new.tenant and d.caller_user = new.caller_user and d.due_at is not null
+               offset 999 limit 1) then
+        problem := '1000 deliveries of this user are open already';
+    elsif exists (select from deputize.deliveries d
+                  where d.tenant = new.tenant and d.due_at is not null offset 9999 limit 1) then
+        problem := '10000 deliveries of this tenant are open already';
+    end if;
+    insert into deputize.deliveries (tenant, call_id, state, caller_user, due_at, dead_at, problem)
+    values (new.tenant, new.id, new.state, new.caller_user, case when problem is null then now() end,
+            case when problem is not null then now() end, problem);
     return null;
 end $$;
 

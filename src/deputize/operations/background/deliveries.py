@@ -6,6 +6,7 @@ if the process dies it is attempted again: at least once, with the same `webhook
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -38,8 +39,9 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("webhooks")
 _MAX_CONCURRENT: Final = 40
-# Per tenant: slow receivers can occupy only these slots.
+# Per tenant, and per user of it: slow receivers can occupy only these slots.
 _MAX_PER_TENANT: Final = 5
+_MAX_PER_USER: Final = 2
 _DESCRIPTIONS: Final = ("summary", "search_text")
 _MAX_BYTES: Final = 900_000
 _HTTP_GONE: Final = 410
@@ -47,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class Deliveries(PeriodicTask):
-    """Delivers the outcomes of calls to their callbacks, tenant by tenant."""
+    """Delivers the outcomes of calls to their callbacks, tenant by tenant, and in each of them user by user."""
 
     task_name = "deliveries"
     tolerated_errors = CONNECTION_ERRORS
@@ -56,8 +58,11 @@ class Deliveries(PeriodicTask):
         super().__init__()
         self._runtime = runtime
         self._send = send
-        self._active_tasks: dict[asyncio.Task[None], str] = {}
+        # Whose each is: the tenant and the user.
+        self._active_tasks: dict[asyncio.Task[None], tuple[str, str]] = {}
         self._last_tenant = ""
+        # The user served last, of tenants whose other users wait.
+        self._last_users: dict[str, str] = {}
 
     @property
     def interval_seconds(self) -> float:
@@ -85,25 +90,40 @@ class Deliveries(PeriodicTask):
             await asyncio.wait(self._active_tasks)
 
     async def _start_due(self) -> int:
-        """Start due deliveries in the free slots, tenant by tenant; return how many."""
+        """Start due deliveries in the free slots, tenant by tenant and user by user; return how many."""
         seconds, free_slots = self._runtime.settings.webhooks.seconds, _MAX_CONCURRENT - len(self._active_tasks)
         if not free_slots:
             return 0
-        tenant_counts = Counter(self._active_tasks.values())
+        user_counts = Counter(self._active_tasks.values())
+        tenant_counts = Counter(tenant for tenant, _ in self._active_tasks.values())
+        busy_users = [user for user, count in user_counts.items() if count >= _MAX_PER_USER]
         busy_tenants = [tenant for tenant, count in tenant_counts.items() if count >= _MAX_PER_TENANT]
         async with self._runtime.store.write_transaction() as connection:
             due = await connection.fetch(
-                _SQL["take_due_deliveries"], free_slots, seconds + 30, _MAX_PER_TENANT, self._last_tenant, busy_tenants
-            )
-        # Tenants take turns: start after the last one served, and from the beginning once all were served.
+                _SQL["take_due_deliveries"], free_slots, seconds + 30, _MAX_PER_TENANT, self._last_tenant, busy_tenants,
+                list(self._last_users), list(self._last_users.values()),
+                [tenant for tenant, _ in busy_users], [user for _, user in busy_users],
+            )  # fmt: skip
+        # Tenants take turns: start after the last one served, and from the beginning once all were served. So do the
+        # users of a tenant.
         previous_tenant, self._last_tenant = self._last_tenant, ""
         if len(due) == free_slots:
             self._last_tenant = max(row["tenant"] for row in due)
+        begins_anew = self._note_last_users([(row["tenant"], row["caller_user"]) for row in due], busy_tenants)
         for row in due:
             task = asyncio.create_task(self._deliver(row), name=f"delivery-{row['id']}")
-            self._active_tasks[task] = row["tenant"]
+            self._active_tasks[task] = (row["tenant"], row["caller_user"])
             task.add_done_callback(self._active_tasks.pop)
-        return len(due) or bool(previous_tenant)
+        return len(due) or bool(previous_tenant) or begins_anew
+
+    def _note_last_users(self, served: Sequence[tuple[str, str]], busy_tenants: Sequence[str]) -> bool:
+        """Note the last user of tenants that had no more slots; return whether others begin at their first user."""
+        counts = Counter(tenant for tenant, _ in served)
+        last_users = {tenant: user for tenant, user in sorted(served) if counts[tenant] == _MAX_PER_TENANT}
+        waiting = {tenant: user for tenant, user in self._last_users.items() if tenant in busy_tenants}
+        begins_anew = bool(self._last_users.keys() - waiting.keys() - last_users.keys())
+        self._last_users = waiting | last_users
+        return begins_anew
 
     async def _deliver(self, row: asyncpg.Record) -> None:
         try:

@@ -3,7 +3,8 @@
 -- name: take_due_deliveries
 -- Take some due deliveries and postpone them while this process tries them. If it dies, another tries them then. A
 -- few of each tenant, beginning after the tenant served last and leaving out tenants with enough deliveries in
--- flight. The recursion takes one index step per tenant.
+-- flight; and one of each user in the same way, so that no user keeps the others of a tenant waiting. The recursions
+-- take one index step per tenant, and per user.
 with recursive whose as (
     (select tenant from deputize.deliveries where due_at is not null and tenant > $4 order by tenant limit 1)
     union all
@@ -12,15 +13,33 @@ with recursive whose as (
     from whose w where w.tenant is not null
 ), due as (
     select next.tenant, next.id from whose w cross join lateral (
-        select d.tenant, d.id from deputize.deliveries d
-        where d.tenant = w.tenant and d.due_at <= now() order by d.due_at limit $3 for update skip locked) as next
+        with recursive users as (
+            (select d.caller_user from deputize.deliveries d
+             where d.tenant = w.tenant and d.due_at is not null and d.caller_user > coalesce(
+                 (select l.last_user from unnest($6::text[], $7::text[]) as l(tenant, last_user)
+                  where l.tenant = w.tenant), '')
+                or d.tenant = w.tenant and d.due_at is not null and d.caller_user = '' and w.tenant <> all($6::text[])
+             order by d.caller_user limit 1)
+            union all
+            select (select d.caller_user from deputize.deliveries d
+                    where d.tenant = w.tenant and d.due_at is not null and d.caller_user > u.caller_user
+                    order by d.caller_user limit 1)
+            from users u where u.caller_user is not null
+        )
+        select own.tenant, own.id from users u cross join lateral (
+            select d.tenant, d.id from deputize.deliveries d
+            where d.tenant = w.tenant and d.caller_user = u.caller_user and d.due_at <= now()
+            order by d.due_at limit 1 for update skip locked) as own
+        where (w.tenant, u.caller_user) not in (
+            select b.tenant, b.caller_user from unnest($8::text[], $9::text[]) as b(tenant, caller_user))
+        limit $3) as next
     where w.tenant <> all($5::text[])
     limit $1
 )
 update deputize.deliveries d
 set attempts = d.attempts + 1, due_at = now() + make_interval(secs => $2)
 from due where d.tenant = due.tenant and d.id = due.id
-returning d.tenant, d.id, d.call_id, d.state, d.attempts, d.created_at;
+returning d.tenant, d.id, d.caller_user, d.call_id, d.state, d.attempts, d.created_at;
 
 -- name: load_delivery_content
 select c.request, k.tool, k.version, k.tool_digest, k.session, k.error, k.trace, k.created_at, s.ciphertext,

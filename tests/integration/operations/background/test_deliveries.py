@@ -355,7 +355,9 @@ async def test_a_delivery_whose_process_died_is_made_by_another(lab: GatewayLab,
             call_id,
         )
         seconds = lab.runtime.settings.webhooks.seconds + 30
-        taken = await lab.db.fetch(load_statements("webhooks")["take_due_deliveries"], 20, seconds, 5, "", [])
+        taken = await lab.db.fetch(
+            load_statements("webhooks")["take_due_deliveries"], 20, seconds, 5, "", [], [], [], [], []
+        )
         # Beside it may be a delivery of an earlier test that is due once more.
         assert made in [row["id"] for row in taken]
     put_off = "select due_at > now() + interval '20 seconds' and attempts = 1 from deputize.deliveries where id = $1"
@@ -364,3 +366,71 @@ async def test_a_delivery_whose_process_died_is_made_by_another(lab: GatewayLab,
     assert receiver.requests == []
     await lab.db.execute("update deputize.deliveries set due_at = now() where id = $1", made)
     assert (await receiver.wait_for_request(1)).headers["webhook-id"] == str(made)
+
+
+async def test_callbacks_of_one_user_leave_room_for_those_of_others(lab: GatewayLab, receiver: WebhookReceiver) -> None:
+    """An agent's receiver answers nothing: it holds two deliveries at a time, however many wait."""
+    release, open_count, most_open, served = asyncio.Event(), 0, 0, 0
+
+    async def hold_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_count, most_open, served
+        open_count += 1
+        most_open = max(most_open, open_count)
+        await reader.readuntil(b"\r\n\r\n")
+        await release.wait()
+        writer.write(b"HTTP/1.1 204 Fine\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        open_count, served = open_count - 1, served + 1
+
+    server = await asyncio.start_server(hold_request, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    eve, bob = await lab.make_caller("eve"), await lab.make_caller("bob")
+    for number in range(8):
+        await lab.call("note", f"held-{number}", by=eve, key=f"h{number}", mode="async", callback=Callback(url=url))
+    try:
+        waiting = "select count(*) from deputize.deliveries where caller_user = 'eve' and delivered_at is null"
+
+        async def has_all() -> bool:
+            return bool(await lab.db.fetchval(waiting) == 8) and open_count == 2
+
+        await wait_until(has_all)
+        for number in range(3):
+            await lab.call("note", f"b{number}", by=bob, mode="async", key=f"b{number}",
+                           callback=Callback(url=receiver.url))  # fmt: skip
+        await receiver.wait_for_request(3)
+        assert (open_count, most_open, served) == (2, 2, 0)
+    finally:
+        release.set()
+
+    async def has_served_all() -> bool:
+        return served == 8
+
+    await wait_until(has_served_all)
+    assert most_open == 2
+    server.close()
+
+
+async def test_more_open_deliveries_than_a_user_may_have_are_dead_letters(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    await lab.db.execute(
+        "insert into deputize.deliveries (tenant, call_id, state, caller_user, due_at) "
+        "select 'dev', gen_random_uuid(), 'succeeded', 'eve', now() + interval '1 day' from generate_series(1, 1000)"
+    )
+    by_whom = {"eve": await lab.make_caller("eve"), "bob": await lab.make_caller("bob")}
+    calls = {
+        user: (await lab.call("note", f"over-{user}", by=by, mode="async", key=f"over-{user}",
+                              callback=Callback(url=receiver.url))).call_id
+        for user, by in by_whom.items()
+    }  # fmt: skip
+    for call_id in calls.values():
+        await lab.wait_for_state(call_id, "succeeded")
+    await receiver.wait_for_request(1)
+    letters = {
+        each["call_id"]: each for each in await lab.gateway.webhooks.list_dead_letters(await lab.make_admin(), 9)
+    }
+    assert letters[calls["eve"]]["problem"] == "1000 deliveries of this user are open already"
+    assert calls["bob"] not in letters
+    assert len(receiver.requests) == 1
+    await lab.db.execute("delete from deputize.deliveries where caller_user = 'eve'")
