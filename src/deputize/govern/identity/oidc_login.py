@@ -9,7 +9,8 @@ import asyncio
 import base64
 import hashlib
 import hmac
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +18,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 import orjson
 
+from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import (
     ADMIN_SCOPE,
     AUDIT_SCOPE,
@@ -27,7 +29,7 @@ from deputize.core.caller import (
 )
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
-from deputize.core.errors import Problem, SignInFailed, TokenMalformed, Unavailable
+from deputize.core.errors import Problem, RateLimited, SignInFailed, TokenMalformed, Unavailable
 from deputize.core.patterns import matches_glob
 from deputize.core.settings import ConsoleGroup, ConsoleRole, ConsoleSettings, IdentitySettings, IssuerSettings
 from deputize.govern.identity.claims import Claims, build_caller
@@ -38,8 +40,18 @@ from deputize.store.private_file import read_private_file
 # Long enough to find a phone or a hardware key; an older login must start again.
 LOGIN_SECONDS = 600
 _RENEW_SECONDS = 300.0
-# Logins need no authentication and each causes requests to the issuer, so their concurrency is limited.
+# Logins need no authentication and each causes requests to the issuer, so their concurrency is limited: in all, and of
+# one client address, so that junk from one leaves room for people at others.
 _MAX_CONCURRENT_REQUESTS = 8
+_MAX_CONCURRENT_OF_ADDRESS = 4
+# How many logins of an address are exchanged or wait, and how many after too many of them failed within a minute.
+_MAX_WAITING_OF_ADDRESS = 20
+_MAX_WAITING_AFTER_FAILURES = 4
+_MANY_FAILURES = 20
+_FAILURE_SECONDS = 60.0
+_MAX_ADDRESSES = 10_000
+# Logins whose code was exchanged; each needs a login of its own to be started.
+_MAX_USED_LOGINS = 100_000
 _MAX_CODE_LENGTH = 4096
 # Claims that only ID tokens have; `build_person` checks the relevant ones.
 _ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
@@ -86,6 +98,8 @@ class OidcLogin:
         self._redirect_uri = redirect_uri
         self._cache_entry: tuple[OidcEndpoints, float] | None = None
         self._request_slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
+        self._turns = LoginTurns(clock)
+        self._used_logins: BoundedDict[str, bool] = BoundedDict(_MAX_USED_LOGINS)
 
     async def start_login(self, *, reauthenticate: bool = False, acr: str = "") -> tuple[str, PendingLogin]:
         """Start a login: return the URL to redirect to, and the pending login. `acr` requests a sign-in method."""
@@ -115,8 +129,11 @@ class OidcLogin:
         separator = "&" if "?" in endpoints.authorization else "?"
         return f"{endpoints.authorization}{separator}{urlencode(query)}", login
 
-    async def finish_login(self, login: PendingLogin, params: Mapping[str, str]) -> Caller:
-        """Finish a login with the parameters of the redirect, and return the person; or raise the reason."""
+    async def finish_login(self, login: PendingLogin, params: Mapping[str, str], *, address: str = "") -> Caller:
+        """Finish a login with the parameters of the redirect, and return the person; or raise the reason.
+
+        One code of a login is exchanged. `address` is the client's, by which exchanges and their failures are counted.
+        """
         now = self._clock.epoch_ms() // 1000
         if now - login.at > LOGIN_SECONDS or not _is_equal(params.get("state", ""), login.state):
             raise SignInFailed("this sign-in was not started in this browser, or it took too long")
@@ -127,7 +144,11 @@ class OidcLogin:
         code = params.get("code", "")
         if not code or len(code) > _MAX_CODE_LENGTH:
             raise SignInFailed(f"the issuer did not complete the sign-in ({_describe_error(params)})")
-        token = await self._fetch_id_token(endpoints, code, login)
+        async with self._turns.take_turn(address):
+            if self._used_logins.get(login.state):
+                raise SignInFailed("this sign-in was answered already: start it again")
+            self._used_logins.put(login.state, True)
+            token = await self._fetch_id_token(endpoints, code, login)
         id_token = await self._tokens.verify_id_token(token, self._issuer)
         person = build_person(
             id_token.claims,
@@ -183,6 +204,51 @@ class OidcLogin:
 
     def _make_random_text(self) -> str:
         return base64.urlsafe_b64encode(self._clock.random_bytes(32)).rstrip(b"=").decode()
+
+
+class LoginTurns:
+    """The logins whose codes are exchanged, by client address. Anybody can send codes, so those of one address take
+    only some of the slots, and of an address at which many failed fewer wait.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # How many of an address are exchanged or wait, and the slots of the address.
+        self._waiting: dict[str, tuple[int, asyncio.Semaphore]] = {}
+        # When the window of an address began, and its failures since.
+        self._failures: BoundedDict[str, tuple[float, int]] = BoundedDict(_MAX_ADDRESSES)
+
+    @asynccontextmanager
+    async def take_turn(self, address: str) -> AsyncIterator[None]:
+        """Wait for a slot of the address; raise `RateLimited` if too many wait. A failure of the block is counted."""
+        count, slots = self._waiting.get(address) or (0, asyncio.Semaphore(_MAX_CONCURRENT_OF_ADDRESS))
+        has_failed_often = self._load_failures(address)[1] >= _MANY_FAILURES
+        if count >= (_MAX_WAITING_AFTER_FAILURES if has_failed_often else _MAX_WAITING_OF_ADDRESS):
+            raise RateLimited(
+                "too many people sign in from this address at the moment, or too many sign-ins from it failed",
+                advice="Load this page again in a moment.",
+                retry_after_ms=1000,
+                nothing_happened=True,
+            )
+        self._waiting[address] = count + 1, slots
+        try:
+            async with slots:
+                yield
+        except SignInFailed:
+            started_at, failures = self._load_failures(address)
+            self._failures.put(address, (started_at, failures + 1))
+            raise
+        finally:
+            count, slots = self._waiting[address]
+            if count == 1:
+                del self._waiting[address]
+            else:
+                self._waiting[address] = count - 1, slots
+
+    def _load_failures(self, address: str) -> tuple[float, int]:
+        now = self._clock.monotonic()
+        started_at, failures = self._failures.get(address) or (now, 0)
+        return (now, 0) if now - started_at >= _FAILURE_SECONDS else (started_at, failures)
 
 
 def build_person(

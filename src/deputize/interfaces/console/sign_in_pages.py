@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from deputize.core.errors import SignInFailed
 from deputize.core.settings.urls import CONSOLE_PATH, SIGN_OUT_PATH
+from deputize.interfaces.connections import find_client
 from deputize.interfaces.console import cookies
 from deputize.interfaces.console.csrf import SECURITY_HEADERS, read_form, require_form_token
 from deputize.interfaces.console.pages import ConsolePages
@@ -43,7 +44,8 @@ class SignInPages(ConsolePages):
     async def finish_sign_in(self, request: Request) -> Response:
         console = self._console
         sign_in_state = cookies.read_cookie(request.cookies, cookies.SIGN_IN, secure=console.is_secure)
-        session, target = await console.finish_sign_in(sign_in_state, dict(request.query_params))
+        address = find_client(request.scope, self._get_gateway().settings.server.reverse_proxies)
+        session, target = await console.finish_sign_in(sign_in_state, dict(request.query_params), address=address)
         response = self._redirect(choose_own_path(target))
         seconds = self._get_gateway().settings.console.session_seconds
         cookies.set_cookie(response, cookies.SESSION, session, secure=console.is_secure, seconds=seconds)

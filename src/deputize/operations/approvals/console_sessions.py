@@ -78,7 +78,7 @@ class ConsoleAccess:
         url, sign_in_state = await self._sign_in.start_login(reauthenticate=force_login, acr=level)
         return url, self._sessions.seal_login(sign_in_state, return_to=return_to)
 
-    async def finish_sign_in(self, cookie: str, answer: Mapping[str, str]) -> tuple[str, str]:
+    async def finish_sign_in(self, cookie: str, answer: Mapping[str, str], *, address: str) -> tuple[str, str]:
         """Return the session cookie of the person who signed in, and the page to return to."""
         if self._sign_in is None:
             raise NoSuchRoute("sign-in is not configured on this gateway")
@@ -86,7 +86,7 @@ class ConsoleAccess:
         if unsealed_state is None:
             raise SignInFailed("no sign-in was started in this browser, or it took too long")
         sign_in_state, return_to = unsealed_state
-        caller = await self._check_caller(await self._sign_in.finish_login(sign_in_state, answer))
+        caller = await self._check_caller(await self._sign_in.finish_login(sign_in_state, answer, address=address))
         return self._sessions.seal_session(caller), return_to
 
     async def open_code_session(self, approval_id: str, code: str) -> str:

@@ -1,8 +1,10 @@
 """OIDC login: the redirect, the checks of its response, and the caller built from the ID token."""
 
+import asyncio
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +16,7 @@ from pydantic import ValidationError
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import (
     Problem,
+    RateLimited,
     SignInFailed,
     TokenAudienceMismatch,
     TokenMalformed,
@@ -236,6 +239,57 @@ async def test_a_code_is_exchanged_with_its_own_verifier() -> None:
     await site.sign_in.finish_login(stolen, {"code": "c", "state": begun.state})
     # The issuer checks the verifier; the gateway must send its own, and none from the request.
     assert site.requests[0][1]["code_verifier"] == ["of another browser"]
+
+
+async def _let_tasks_run() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_a_login_is_answered_once() -> None:
+    site = FakeOidcProvider()
+    _, begun = await site.sign_in.start_login()
+    site.answer = b"{}"
+    for _ in range(3):
+        with pytest.raises(SignInFailed):
+            await site.sign_in.finish_login(begun, {"code": "junk", "state": begun.state}, address="192.0.2.1")
+    assert len(site.requests) == 1
+
+
+async def test_junk_from_one_address_keeps_nobody_at_another_from_signing_in() -> None:
+    site, release = FakeOidcProvider(), asyncio.Event()
+    post = site.post
+
+    async def hold_junk(url: str, body: bytes, *, headers: Mapping[str, str]) -> bytes:
+        answer = await post(url, body, headers=headers)
+        if b"code=junk" in body:
+            await release.wait()
+            return b"{}"
+        return answer
+
+    site.sign_in._post = hold_junk
+
+    async def send_junk() -> type[BaseException]:
+        _, begun = await site.sign_in.start_login()
+        with pytest.raises((SignInFailed, RateLimited)) as refusal:
+            await site.sign_in.finish_login(begun, {"code": "junk", "state": begun.state}, address="192.0.2.1")
+        return refusal.type
+
+    junk = [asyncio.create_task(send_junk()) for _ in range(120)]
+    await _let_tasks_run()
+    # Four of the issuer's eight slots are taken, 16 wait, and the others were refused.
+    assert (len(site.requests), sum(each.done() for each in junk)) == (4, 100)
+    assert (await site.complete_login()).user == "ana"
+    release.set()
+    assert Counter([await each for each in junk]) == {RateLimited: 100, SignInFailed: 20}
+
+    # After so many failures fewer of this address wait, until a minute is over.
+    release.clear()
+    junk = [asyncio.create_task(send_junk()) for _ in range(20)]
+    await _let_tasks_run()
+    assert sum(each.done() for each in junk) == 16
+    release.set()
+    assert Counter([await each for each in junk]) == {RateLimited: 16, SignInFailed: 4}
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"id_token": 7}', b'{"id_token": "\xc3\xa9"}', b"<html>"])
