@@ -40,6 +40,7 @@ from deputize.core.errors import (
 )
 from deputize.core.sensitive.text import redact_error_text
 from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy
+from deputize.execute.guarded_paths import GuardedPaths, UnguardedFolder
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxResult, SandboxUnavailable
 from deputize.sandboxes.port import (
@@ -115,11 +116,20 @@ class CommandDriver:
                     # What a program on gVisor holds in memory is seen by nothing else.
                     folder = await stack.enter_async_context(open_scratch(self._sandboxes.uid))
                 spec = _build_spec(tool, words, folder, seconds, backend)
+                guarded = await asyncio.to_thread(GuardedPaths, spec.folders)
+                spec = replace(spec, folders=(*spec.folders, *guarded.read_only))
+                stack.push_async_callback(asyncio.to_thread, guarded.report, tool.contract.full_name)
                 if len(spec.to_json()) >= MAX_REQUEST_BYTES:
                     raise SemanticViolation("the arguments make a command that is too long: shorten them")
                 result, files = await self._run_sandbox(call, spec, stdin, folder)
             call.require_good_end(result)
             return _build_result(call, result, files)
+        except UnguardedFolder as error:
+            raise ToolRequiresSetup(
+                f"{tool.contract.full_name} was not run: {error}",
+                advice=f"In the manifest of {tool.service}, the operator must change that, and import it again.",
+                nothing_happened=True,
+            ) from error
         except SandboxUnavailable as error:
             demand = next((each for each in context.backend_demands if each.backend == demanded), None)
             by_rule = f" on {demanded}, as {demand.rule} ({demand.where}) demands" if demand is not None else ""

@@ -29,6 +29,7 @@ from deputize.core.errors import (
 from deputize.core.settings import McpServerSettings
 from deputize.core.value_types import frozen
 from deputize.execute.egress_proxy import PROXY_ENVIRONMENT, PROXY_PORT, EgressProxy, NoteAttempt
+from deputize.execute.guarded_paths import GuardedPaths, UnguardedFolder
 from deputize.execute.shared_folders import FolderRefusal, SharedFolders
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
 from deputize.execute.upstreams.program_files import list_folders
@@ -53,6 +54,9 @@ _MAX_LINE_LENGTH: Final = 500
 _SANDBOX_ADVICE: Final = (
     "The operator must run deputize sandboxes check on the gateway's host, which says what to change, or set "
     "sandbox = false for this server under [[servers]] if its program is trusted."
+)
+_GUARD_ADVICE: Final = (
+    "The operator must change that in the folders of this server under [[servers]]: others run what stands there."
 )
 _LIMITS_ADVICE: Final = (
     "It runs in a sandbox, and reaches only its own files, and the folders and hosts of this server under [[servers]]. "
@@ -99,6 +103,7 @@ class ServerProcess:
         *,
         has_credential: bool,
         proxy: EgressProxy | None = None,
+        guarded: GuardedPaths | None = None,
     ):
         assert process.stdin is not None
         assert process.stdout is not None
@@ -107,6 +112,7 @@ class ServerProcess:
         self._process = process
         self._folder = folder
         self._proxy = proxy
+        self._guarded = guarded
         self._input = process.stdin
         self._output = process.stdout
         self._end: SandboxEnd | None = None
@@ -163,6 +169,8 @@ class ServerProcess:
             await self._proxy.aclose()
         if isinstance(process, RunningSandbox):
             await process.aclose()
+        if self._guarded is not None:
+            await asyncio.to_thread(self._guarded.report, self._server.name)
         await asyncio.to_thread(self._folder.remove)
 
     async def explain_end(self) -> Problem:
@@ -254,10 +262,12 @@ async def start_process(
         if sandboxes is not None:
             proxy = EgressProxy(frozenset(server.hosts), note_attempt) if server.hosts else None
             # From here on nothing fails: nobody else would end it.
-            sandbox = await _start_sandbox(server, sandboxes.client, folder, environment)
+            sandbox, guarded = await _start_sandbox(server, sandboxes.client, folder, environment)
             if proxy is not None and sandbox.listener is not None:
                 proxy.start(sandbox.listener)
-            return ServerProcess(server, sandbox, folder, has_credential=secret is not None, proxy=proxy)
+            return ServerProcess(
+                server, sandbox, folder, has_credential=secret is not None, proxy=proxy, guarded=guarded
+            )
         program = await asyncio.to_thread(prepare_program, server, environment["PATH"], folder.files)
         try:
             process = await _start_supervisor(server, program, folder, environment)
@@ -298,7 +308,7 @@ async def _find_sandbox_user(server: McpServerSettings, sandboxes: SandboxClient
 
 async def _start_sandbox(
     server: McpServerSettings, sandboxes: SandboxClient, folder: _ProcessFolder, environment: dict[str, str]
-) -> RunningSandbox:
+) -> tuple[RunningSandbox, GuardedPaths]:
     """Start the server's program where it sees nothing but what it runs and what settings list."""
     search_path = environment["PATH"]
     if "PATH" not in server.env:
@@ -307,10 +317,16 @@ async def _start_sandbox(
     if server.hosts:
         environment = {**PROXY_ENVIRONMENT, **environment}
     program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files, sandboxes.uid)
+    try:
+        guarded = await asyncio.to_thread(GuardedPaths, program.folders)
+    except UnguardedFolder as error:
+        raise ToolRequiresSetup(
+            f"the server {server.name} was not started: {error}", advice=_GUARD_ADVICE, nothing_happened=True
+        ) from error
     spec = SandboxSpec(
         command=program.command,
         seconds=None,
-        folders=program.folders,
+        folders=(*program.folders, *guarded.read_only),
         working_folder=program.working_folder,
         environment=environment,
         proxy_port=PROXY_PORT if server.hosts else None,
@@ -319,7 +335,7 @@ async def _start_sandbox(
         ),
     )
     try:
-        return await sandboxes.start(spec, longest_line=LARGEST_ANSWER)
+        return await sandboxes.start(spec, longest_line=LARGEST_ANSWER), guarded
     except SandboxUnavailable as error:
         raise _build_refusal(server, error) from error
 

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Final
 
 from deputize import SemanticViolation, ToolFailed, ToolPrecondition
+from deputize.core.guarded_names import GUARDED_NAMES
 
 ROOT: Final = "."
 # The digest of a file that does not exist.
 ABSENT: Final = "absent"
 # Changes that can be taken back are kept below it, and a project's keys may be in another.
 RESERVED_NAME: Final = ".deputize"
-# In no path at all. What is written into .git, such as hooks, is run by everyone who works with the repository.
-RESERVED_NAMES: Final = frozenset({RESERVED_NAME, ".git"})
+# In no path at all. What is written there, such as the hooks of git, is run by everyone who works with the folder.
+RESERVED_NAMES: Final = GUARDED_NAMES | {RESERVED_NAME}
 _FORBIDDEN: Final = r"/\\\x00-\x1f\x7f"
 _SEGMENT: Final = rf"(?:[^.{_FORBIDDEN}][^{_FORBIDDEN}]*|\.[^.{_FORBIDDEN}][^{_FORBIDDEN}]*|\.\.[^{_FORBIDDEN}]+)"
 # The one normal form of each path, so that a rule on paths cannot be passed by another spelling.

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from deputize.core.contract.tools import Secret
 from deputize.core.errors import OutOfMemory, ProgramCrashed, SandboxFailed, ToolRequiresSetup, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings, SandboxSettings, Settings
 from deputize.execute.upstreams.server_pool import UpstreamPool
+from deputize.interfaces.cli.diagnostics.sandbox_checks import check_guarded_paths
 from deputize.sandboxes.supervisor import SOCKET_NAME, list_marked_processes, mark_processes
 from tests.integration.execute.upstreams.conftest import SDK_SERVER, ShopServer
 from tests.support.egress_server import make_certificate, make_ok_response, run_server
@@ -176,6 +179,50 @@ result = urllib.request.urlopen("https://%s/", timeout=30, context=context).read
 """
 DIRECT = "import socket; socket.create_connection((%r, %d), 5); result = 'connected'"
 DATAGRAM = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', (%r, %d)); result = 'sent'"
+
+
+async def test_a_server_leaves_nothing_that_git_runs_for_others(host: Host) -> None:
+    notes = host.folder / "notes"
+    (notes / "old" / ".git").mkdir(parents=True)
+    (notes / "old" / ".git" / "config").write_text("")
+    (notes / ".npmrc").write_text("")
+    for each in (notes, *notes.rglob("*")):
+        each.chmod(0o777)
+    owned = host.folder / "owned"
+    hook = f"[core]\\n\\tbare = false\\n\\tfsmonitor = touch {owned}\\n"
+    attempts = {
+        f"git{number}": (
+            f"import os\nos.makedirs('{path}/objects', exist_ok=True); os.makedirs('{path}/refs', exist_ok=True)\n"
+            f"open('{path}/HEAD', 'w').write('ref: refs/heads/a\\n'); open('{path}/config', 'w').write('{hook}')\n"
+            "result = 'written'"
+        )
+        for number, path in enumerate((notes / ".git", notes / "old" / ".git", notes / "new" / ".git"))
+    }
+    attempts["moved"] = f"import os; os.rename('{notes}/.git', '{notes}/away'); result = 'written'"
+    attempts["editor"] = f"open('{notes}/.vscode/tasks.json', 'w'); result = 'written'"
+    attempts["npm"] = f"open('{notes}/.npmrc', 'w'); result = 'written'"
+    attempts["own"] = f"open('{notes}/own.txt', 'w'); result = 'written'"
+    with structlog.testing.capture_logs() as logs:
+        async with host.open(host.make_server(folders=[{"path": str(notes), "write": True}])) as shop:
+            answers = {name: await run_code(shop, code) for name, code in attempts.items()}
+    # Deeper down, one can be made, and is told.
+    assert {name for name, answer in answers.items() if answer == "written"} == {"git2", "own"}
+    told = [each["paths"] for each in logs if each["event"] == "sandbox_left_files_that_others_run"]
+    assert told == [[str(notes / "new" / ".git")]]
+    for folder in (notes, notes / "old"):
+        subprocess.run(["git", "-c", "safe.directory=*", "status"], cwd=folder, capture_output=True, check=False)
+    assert not owned.exists()
+    findings = check_guarded_paths(Settings(servers=(host.make_server(folders=[{"path": str(notes), "write": True}]),)))
+    assert [each.summary.partition(" is in")[0] for each in findings] == [f"{notes}/new/.git and 1 more"]
+
+
+async def test_a_link_in_the_place_of_what_is_guarded_is_refused(host: Host) -> None:
+    notes = host.folder / "notes"
+    notes.mkdir(mode=0o777)
+    (notes / ".git").symlink_to("inside")
+    async with host.open(host.make_server(folders=[{"path": str(notes), "write": True}])) as shop:
+        with pytest.raises(ToolRequiresSetup, match="which a program could replace: remove it"):
+            await run_code(shop, "result = 1")
 
 
 async def test_listed_hosts_are_reached_and_no_other(host: Host, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from deputize.core.settings import Settings
+from deputize.execute.guarded_paths import list_guarded_paths
+from deputize.execute.upstreams.program_files import list_folders
 from deputize.interfaces.cli.diagnostics.finding import Finding
 from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.program_job import try_interpreter
@@ -68,6 +70,7 @@ async def check_isolation(settings: Settings) -> list[Finding]:
         summary = f"{', '.join(exposed)} {verb} without a sandbox, with the files and the network of this host"
         todo = f'remove sandbox = false under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
         findings.append(Finding(check="isolation", status="warning", summary=summary, todo=todo))
+    findings += check_guarded_paths(settings)
     findings += _check_build_programs(settings)
     needs_sandboxes = (
         any(each.sandbox for each in programs)
@@ -93,6 +96,28 @@ def _check_build_programs(settings: Settings) -> list[Finding]:
     todo = "Install it where sandboxes see it, in /usr or a folder under [builtin.build], or correct the command."
     return [
         Finding(check="build", status="broken", summary=f"{each}, which was not found", todo=todo) for each in missing
+    ]
+
+
+def check_guarded_paths(settings: Settings) -> list[Finding]:
+    """Name what stands deeper down in folders that servers change and is run outside: they could have made it."""
+    writable = {path for each in settings.servers for folder, path in list_folders(each) if folder.write}
+    left = [
+        path
+        for folder in sorted(writable)
+        for path in list_guarded_paths(folder)
+        if os.path.dirname(path) != folder or path in writable
+    ]
+    if not left:
+        return []
+    others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return [
+        Finding(
+            check="isolation",
+            status="warning",
+            summary=f"{left[0]}{others} is in a folder that a server may change, and git, editors or shells run it",
+            todo="look at what you did not make before you work there, and remove it",
+        )
     ]
 
 
