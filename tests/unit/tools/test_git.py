@@ -11,7 +11,7 @@ import pytest
 from deputize import SemanticViolation, ToolConflict, ToolPrecondition
 from deputize.tools.files.changes import Changes
 from deputize.tools.git.branches import NO_COMMIT, Author, Branches
-from deputize.tools.git.history import read_diff, read_log
+from deputize.tools.git.history import blame_lines, read_diff, read_log
 from deputize.tools.git.process import Deadline, GitFailed, run_git
 from tests.support.git_traps import Ground, make_ground
 
@@ -260,3 +260,57 @@ def start_again(branches: Branches, ground: Ground) -> str:
     if branches.read_heads(soon()).get(BRANCH, head) == head:
         assert start(branches) == head
     return head
+
+
+def write_object(ground: Ground, *arguments: str, content: bytes) -> str:
+    command = ["git", "-C", str(ground.repository), *arguments]
+    return subprocess.run(command, input=content, capture_output=True, check=True).stdout.decode().strip()
+
+
+def commit_tree(ground: Ground, tree: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    return write_object(ground, *identity, "commit-tree", "-m", "x", tree, content=b"")
+
+
+def repeat_entry(ground: Ground, entry: str, count: int) -> str:
+    lines = "".join(f"{entry}\tn{number}\n" for number in range(count))
+    return write_object(ground, "mktree", "--missing", content=lines.encode())
+
+
+def test_a_commit_that_unpacks_to_more_than_a_branch_may_have_is_refused(ground: Ground, branches: Branches) -> None:
+    blob = write_object(ground, "hash-object", "-w", "--stdin", content=bytes(65_536))
+    bombs = []
+    for file, counts in (
+        (blob, (100, 400)),
+        (write_object(ground, "hash-object", "-w", "--stdin", content=b""), (400,) * 8),
+    ):
+        tree = repeat_entry(ground, f"100644 blob {file}", counts[0])
+        for count in counts[1:]:
+            tree = repeat_entry(ground, f"040000 tree {tree}", count)
+        bombs.append(commit_tree(ground, tree))
+    for number, commit in enumerate(bombs):
+        with pytest.raises(ToolPrecondition, match="more files than a branch may begin with"):
+            branches.start(f"{number}" * 32, f"{BRANCH}{number}", commit, soon())
+        assert {each.name for each in (branches.data / "branches" / f"x{number}").iterdir()} == {"lock"}
+
+
+def test_a_checkout_that_fails_leaves_no_files(ground: Ground, branches: Branches) -> None:
+    blob = write_object(ground, "hash-object", "-w", "--stdin", content=b"a")
+    lines = f"100644 blob {blob}\ta\n100644 blob {'1' * 40}\tb\n"
+    commit = commit_tree(ground, write_object(ground, "mktree", "--missing", content=lines.encode()))
+    with pytest.raises(GitFailed):
+        branches.start("1" * 32, BRANCH, commit, soon())
+    assert not list((branches.data / "branches" / "x").glob("new*"))
+
+
+def test_git_has_limits(branches: Branches) -> None:
+    shown = branches.git("-c", "alias.limits=!ulimit -d; ulimit -f; ulimit -t", "limits", deadline=soon()).text
+    assert [int(each) for each in shown.split()] == [1_048_576, 8_388_608, 300]
+
+
+@pytest.mark.nightly
+def test_a_file_larger_than_the_memory_of_git_is_refused(ground: Ground, branches: Branches) -> None:
+    blob = write_object(ground, "hash-object", "-w", "--stdin", content=bytes(1_300_000_000))
+    commit = commit_tree(ground, repeat_entry(ground, f"100644 blob {blob}", 1))
+    with pytest.raises(GitFailed, match="needs more memory than it may use"):
+        blame_lines(branches, commit, "n0", 0, 10, soon())

@@ -30,6 +30,10 @@ _CHANGE_TRAILER: Final = "Deputize-Change: "
 _PERSON_TRAILER: Final = "On-behalf-of: "
 _SEARCHED_COMMITS: Final = 50
 _MAX_BRANCHES: Final = 200
+# Of the files that one branch begins with. Those of all branches must leave as much of the disk free.
+_MAX_TREE_FILES: Final = 100_000
+_MAX_TREE_BYTES: Final = 2_147_483_648
+_LISTING_BYTES: Final = 33_554_432
 _WAIT_SECONDS: Final = 2.0
 _GITLINK: Final = "160000"
 _SUBMODULE: Final = "submodule"
@@ -350,12 +354,17 @@ class Branches:
     def _check_out(self, place: Path, commit: str, deadline: Deadline) -> None:
         """Write the files of a commit into a new folder, with what is kept of their changes from before a drop."""
         self._remove_files(place)
+        self._require_room(commit, deadline)
         new = place / "new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         environment = {"GIT_WORK_TREE": str(new), "GIT_INDEX_FILE": str(place / "index")}
-        for arguments in (("read-tree", commit), ("checkout-index", "--all", "--force", "-u", "--quiet")):
-            self.git(*arguments, deadline=deadline, environment=environment, cwd=new)
+        try:
+            for arguments in (("read-tree", commit), ("checkout-index", "--all", "--force", "-u", "--quiet")):
+                self.git(*arguments, deadline=deadline, environment=environment, cwd=new)
+        except GitFailed:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         # Changes of files are kept there, and those of a commit would be taken for them. It stays in the index.
         reserved = new / RESERVED_NAME
         if reserved.is_symlink() or reserved.is_file():
@@ -365,6 +374,23 @@ class Branches:
         new.rename(place / "tree")
         if (place / "kept").exists():
             (place / "kept").rename(place / "tree" / RESERVED_NAME)
+
+    def _require_room(self, commit: str, deadline: Deadline) -> None:
+        """Raise `ToolPrecondition` if the files of a commit are too many, or too large, before any is written."""
+        listed = self.git("ls-tree", "-r", "-l", "-z", commit, deadline=deadline, max_bytes=_LISTING_BYTES)
+        sizes = [line.partition("\t")[0].split()[-1] for line in listed.text.split("\0")[:-1]]
+        total = sum(int(size) for size in sizes if size.isdecimal())
+        if listed.is_cut or len(sizes) > _MAX_TREE_FILES or total > _MAX_TREE_BYTES:
+            raise ToolPrecondition(
+                f"this commit has more files than a branch may begin with: {_MAX_TREE_FILES:,} files, and "
+                f"{_MAX_TREE_BYTES // 1_048_576:,} MiB together"
+            )
+        free = shutil.disk_usage(self.data).free
+        if 2 * total > free:
+            raise ToolPrecondition(
+                f"the files of this commit take {total // 1_048_576:,} MiB, and there are {free // 1_048_576:,} MiB "
+                "left for all branches: end a branch with git.drop, or ask the operator for a larger disk"
+            )
 
     def _remove_files(self, place: Path) -> None:
         """Remove the files of a branch. What is kept of their changes stays, since a drop can be undone."""

@@ -94,6 +94,14 @@ _ENVIRONMENT: Final = {
     "GIT_ALLOW_PROTOCOL": "",
     "GIT_PROTOCOL_FROM_USER": "0",
 }
+# What one process of git may use, set by a shell before git begins: what is read may be made to take all there is.
+# Memory of its own, as mapped packs are not; a file that it writes; processor time.
+_DATA_BYTES: Final = 1_073_741_824
+_FILE_BYTES: Final = 4_294_967_296
+_CPU_SECONDS: Final = 300
+_LIMITS: Final = f"ulimit -d {_DATA_BYTES // 1_024}; ulimit -f {_FILE_BYTES // 512}; ulimit -t {_CPU_SECONDS}"
+_LIMITED: Final = ("/bin/sh", "-c", f'{_LIMITS}; exec "$@"', "git")
+_OUT_OF_MEMORY: Final = re.compile(rb"out of memory|malloc failed|mmap failed: Cannot allocate")
 _MAX_ERROR_BYTES: Final = 8_192
 _CHUNK_BYTES: Final = 65_536
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^\s/':]+/)+")
@@ -102,7 +110,7 @@ _RESERVE_SECONDS: Final = 0.3
 
 
 class GitFailed(ToolFailed):
-    """Git ended with an error; `status` is its exit status, None if its time was over.
+    """Git ended with an error; `status` is its exit status, None if its time or memory was over.
 
     Nothing happened, as far as others see: a branch moves by the last command of a call, which says so itself.
     """
@@ -167,7 +175,7 @@ def run_git(
     """
     env = {**_ENVIRONMENT, "GIT_DIR": str(git_dir), **(environment or {})}
     process = subprocess.Popen(
-        [program, *_GLOBAL, *arguments],
+        [*_LIMITED, program, *_GLOBAL, *arguments],
         env=env, cwd=cwd or git_dir, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
@@ -188,6 +196,9 @@ def run_git(
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(BrokenPipeError):
                 stream.close()
+    if process.returncode != 0 and not is_cut and _OUT_OF_MEMORY.search(error):
+        message = f"git {arguments[0]} needs more memory than it may use: a file or commit is too large for it"
+        raise GitFailed(message, None)
     if process.returncode != 0 and not is_cut:
         # Places on this machine are none of a caller's business.
         reason = (
