@@ -22,7 +22,12 @@ def build_command_driver(settings: Settings, stack: contextlib.AsyncExitStack) -
     written_paths = [
         folder.path for each in commands if each is not None for folder in each.folders or () if folder.write
     ]
-    driver = CommandDriver(declared, SandboxClient.from_settings(settings), SharedFolders(settings, written_paths))
+    private_hosts = {
+        (each.tenant or settings.tools.tenant, each.name): frozenset(map(str.lower, each.private_hosts))
+        for each in settings.services
+    }
+    sandboxes, folders = SandboxClient.from_settings(settings), SharedFolders(settings, written_paths)
+    driver = CommandDriver(declared, sandboxes, folders, private_hosts)
     stack.push_async_callback(driver.aclose)
     return driver
 

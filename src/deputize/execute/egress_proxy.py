@@ -110,9 +110,10 @@ class SandboxListener:
 
 
 class EgressProxy(SandboxListener):
-    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`.
+    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`, at public addresses.
 
-    Of `plain_hosts`, what a program asks for without TLS is read, by GET and HEAD alone.
+    Others decide to which address a name leads, so one that may be private is in `private_hosts`, never link-local or
+    metadata. Of `plain_hosts`, what a program asks for without TLS is read, by GET and HEAD alone.
     """
 
     def __init__(
@@ -120,14 +121,14 @@ class EgressProxy(SandboxListener):
         hosts: frozenset[str],
         note_attempt: NoteAttempt,
         *,
+        private_hosts: frozenset[str] = frozenset(),
         plain_hosts: frozenset[str] = frozenset(),
         resolver: HostResolver = resolve_host,
     ) -> None:
         super().__init__(self._serve)
-        self._tls_targets = frozenset(split_target(each) for each in hosts)
+        self._tls_targets = frozenset(split_target(each) for each in hosts | private_hosts)
         self._plain_targets = frozenset(split_target(each) for each in plain_hosts)
-        # They are named by the operator, so they may be in a private network; never link-local or metadata.
-        self._names = frozenset(host for host, _ in self._tls_targets | self._plain_targets)
+        self._private_targets = frozenset(split_target(each) for each in private_hosts) | self._plain_targets
         self._note_attempt = note_attempt
         self._resolve = resolver
 
@@ -176,9 +177,10 @@ class EgressProxy(SandboxListener):
         if (host, port) not in allowed:
             raise _Refused(target, "it is not one of the hosts that are listed for this program")
         try:
-            addresses = await resolve_allowed_addresses(host, port, self._names, self._resolve)
+            private_names = frozenset({host} if (host, port) in self._private_targets else ())
+            addresses = await resolve_allowed_addresses(host, port, private_names, self._resolve)
         except EgressDenied as denied:
-            raise _Refused(target, denied.message) from denied
+            raise _Refused(target, f"{denied.message}; only one that is listed in private_hosts may") from denied
         except Problem as problem:
             raise _Refused(target, problem.message, "502 Bad Gateway") from problem
         for address in addresses:

@@ -59,10 +59,12 @@ class Lab:
     supervisor: Path
 
     @contextlib.asynccontextmanager
-    async def open(self, *tools: dict[str, Any], **more: Any) -> AsyncIterator["Commands"]:
+    async def open(
+        self, *tools: dict[str, Any], private_hosts: tuple[str, ...] = (), **more: Any
+    ) -> AsyncIterator["Commands"]:
         settings = Settings(
             environment="development",
-            services=(write_commands(self.folder, *tools),),
+            services=(write_commands(self.folder, *tools, private_hosts=private_hosts),),
             **{
                 "sandboxes": SandboxSettings(folder=self.supervisor),
                 "keys": KeySettings(master_file=self.folder / "keys" / "master"),
@@ -361,6 +363,11 @@ async def test_named_hosts_are_reached_and_every_attempt_is_in_the_result(lab: L
         network = {"allowed_domains": ["localhost"], "allowed_ports": [listed.port]}
         tool = python(FETCH, "{port}", properties=("port",), network=network, effects="read")
         async with lab.open(tool) as commands:
+            # Where a name leads is decided by others, so a contract alone does not lead inside.
+            with pytest.raises(EgressDenied, match=f"localhost:{listed.port}"):
+                await commands.run(port=str(listed.port))
+            assert listed.heads == []
+        async with lab.open(tool, private_hosts=(f"LocalHost:{listed.port}",)) as commands:
             result = await commands.run(port=str(listed.port))
             assert result["stdout"] == "hello\n"
             assert result["connections"] == [{"target": f"localhost:{listed.port}"}]

@@ -64,7 +64,7 @@ class ProxyWorld:
 
 @contextlib.asynccontextmanager
 async def open_world(
-    folder: Path, resolver: HostResolver | None = None, *, asks_again: bool = False
+    folder: Path, resolver: HostResolver | None = None, *, asks_again: bool = False, is_private: bool = True
 ) -> AsyncIterator[ProxyWorld]:
     server_tls, _ = make_certificate(folder, HOST)
     if asks_again:
@@ -81,9 +81,11 @@ async def open_world(
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)
         world.proxy_port = listener.getsockname()[1]
+        listed = frozenset({world.target.upper().replace(HOST.upper(), "Shop.Example.")})
         proxy = EgressProxy(
-            frozenset({world.target.upper().replace(HOST.upper(), "Shop.Example.")}),
+            frozenset() if is_private else listed,
             lambda target, reason: world.notes.append((target, reason)),
+            private_hosts=listed if is_private else frozenset(),
             resolver=resolver or make_resolver("127.0.0.1"),
         )
         proxy.start(listener)
@@ -202,6 +204,15 @@ async def test_a_listed_name_cannot_lead_to_a_metadata_service(tmp_path: Path, a
         answer = await world.send(f"CONNECT {world.target} HTTP/1.1")
         assert answer.startswith(b"HTTP/1.1 403")
         assert "never allowed" in str(world.notes[0][1])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.96.0.1", "::1", "fd00::1", "100.64.0.1"])
+async def test_a_listed_name_leads_inside_only_where_that_is_listed_too(tmp_path: Path, address: str) -> None:
+    async with open_world(tmp_path, make_resolver(address), is_private=False) as world:
+        answer = await world.send(f"CONNECT {world.target} HTTP/1.1")
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert str(world.notes[0][1]).endswith("only one that is listed in private_hosts may")
+        assert world.shop.heads == []
 
 
 def make_hello(name: str = HOST) -> bytes:

@@ -326,6 +326,12 @@ class McpServerSettings(SettingsSection):
         description='Hosts that the program may connect to from its sandbox, as in `"api.example.com:443"`: over TLS '
         "and a proxy that `HTTPS_PROXY` names. Unset, it has no network.",
     )
+    private_hosts: tuple[Target, ...] = Field(
+        (),
+        max_length=100,
+        description="Further hosts, which may be in a private network or on this machine. A name in `hosts` leads to "
+        "public addresses alone, because others decide to which address it leads.",
+    )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
     processes: int = Field(
@@ -366,8 +372,8 @@ class McpServerSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _check_sandbox(self) -> Self:
-        name = "folders" if self.folders else "hosts"
-        is_limited = bool(self.folders or self.hosts)
+        name = "folders" if self.folders else "hosts" if self.hosts else "private_hosts"
+        is_limited = bool(self.folders or self.hosts or self.private_hosts)
         if not self.command and (is_limited or self.sandbox):
             raise ValueError(f"a sandbox is for programs: set command, or remove {name if is_limited else 'sandbox'}")
         if self.command and self.sandbox and self.uid is not None:

@@ -19,6 +19,7 @@ from deputize.core.settings.servers import (
     RetryByTool,
     ServiceLimitSettings,
     Sha256,
+    Target,
 )
 
 # A key of metadata that is text, and none of gRPC's own.
@@ -69,6 +70,12 @@ class ServiceSettings(SettingsSection):
         False,
         description="Call the host only at public addresses, over https. `deputize services import` sets it if the URL "
         "comes from the document, which must not lead into your own network.",
+    )
+    private_hosts: tuple[Target, ...] = Field(
+        (),
+        max_length=100,
+        description="Of `commands`: hosts of their `network` that may be in a private network or on this machine, as "
+        'in `"db.internal:443"`. The others are reached at public addresses alone.',
     )
     operations: tuple[str, ...] = Field(
         ("*",), description="Operations to serve, as globs over their ids; without an id, as in `GET /pets`."
@@ -180,6 +187,8 @@ class ServiceSettings(SettingsSection):
         given_field = next((field for field in fields if getattr(self, field)), None)
         if self.kind == "commands" and (given_field is not None or self.credential != "none"):
             raise ValueError(f"{given_field or 'credential'} is for services: commands have none, so remove it")
+        if self.kind != "commands" and self.private_hosts:
+            raise ValueError("private_hosts is for commands: remove it, and see public_only for a service with a url")
         return self
 
     @model_validator(mode="after")

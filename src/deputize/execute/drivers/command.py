@@ -72,16 +72,20 @@ _ADVICE_SANDBOX: Final = (
 
 
 class CommandDriver:
-    """The driver for commands. `declared` are the contracts of pinned manifests by tenant and service and by target."""
+    """The driver for commands. `declared` are the contracts of pinned manifests by tenant and service and by target.
+
+    `private_hosts` are, by tenant and service, the hosts that may be in a private network.
+    """
 
     def __init__(
         self, declared: Mapping[tuple[str, str], Mapping[str, Contract]], sandboxes: SandboxClient,
-        folders: SharedFolders,
+        folders: SharedFolders, private_hosts: Mapping[tuple[str, str], frozenset[str]],
     ) -> None:  # fmt: skip
         self._declared = declared
         self._sandboxes = sandboxes
         self._comparisons: BoundedDict[tuple[str, str], bool] = BoundedDict(_MOST_COMPARISONS)
         self.folders = folders
+        self._private_hosts = private_hosts
 
     async def aclose(self) -> None:
         """Let the supervisor of sandboxes end, if no other gateway uses it."""
@@ -105,7 +109,7 @@ class CommandDriver:
         await asyncio.to_thread(self._require_folders, tool)
         words = build_arguments(tool.command, arguments)
         stdin = _encode_input(tool.command, arguments)
-        call = _Call(tool=tool)
+        call = _Call(tool=tool, private_hosts=self._private_hosts.get((context.tenant, tool.service), frozenset()))
         try:
             demanded = _find_backend(tool.contract, context)
             await self._sandboxes.connect(demanded)
@@ -147,7 +151,9 @@ class CommandDriver:
         async with contextlib.AsyncExitStack() as stack:
             sandbox = await stack.enter_async_context(contextlib.aclosing(await self._sandboxes.start(spec)))
             if sandbox.listener is not None:
-                proxy = EgressProxy(frozenset(_list_targets(call.tool.contract)), call.note_connection)
+                targets = frozenset(_list_targets(call.tool.contract))
+                private = frozenset(each for each in targets if each.lower() in call.private_hosts)
+                proxy = EgressProxy(targets - private, call.note_connection, private_hosts=private)
                 stack.push_async_callback(proxy.aclose)
                 proxy.start(sandbox.listener)
             if folder is not None and command.files is not None:
@@ -201,6 +207,7 @@ class _Call:
     """One run of a command, and what it connected to."""
 
     tool: CommandTool
+    private_hosts: frozenset[str] = frozenset()
     connections: dict[tuple[str, str | None], None] = field(default_factory=dict)
 
     def note_connection(self, target: str, reason: str | None) -> None:

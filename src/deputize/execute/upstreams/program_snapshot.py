@@ -133,7 +133,7 @@ def prepare_sandboxed_program(
 def require_no_fetching(server: McpServerSettings) -> None:
     """Refuse a launcher that fetches what it runs at each start, in a sandbox without a network."""
     launcher = os.path.basename(server.command[0])
-    if launcher not in FETCHERS or server.hosts:
+    if launcher not in FETCHERS or server.hosts or server.private_hosts:
         return
     package = next((each for each in server.command[1:] if not each.startswith("-")), "PACKAGE").removesuffix("@latest")
     raise ToolRequiresSetup(

@@ -260,7 +260,9 @@ async def start_process(
     try:
         await asyncio.to_thread(folder.create)
         if sandboxes is not None:
-            proxy = EgressProxy(frozenset(server.hosts), note_attempt) if server.hosts else None
+            hosts, private_hosts = frozenset(server.hosts), frozenset(server.private_hosts)
+            has_hosts = bool(hosts | private_hosts)
+            proxy = EgressProxy(hosts, note_attempt, private_hosts=private_hosts) if has_hosts else None
             # From here on nothing fails: nobody else would end it.
             sandbox, guarded = await _start_sandbox(server, sandboxes.client, folder, environment)
             if proxy is not None and sandbox.listener is not None:
@@ -314,7 +316,8 @@ async def _start_sandbox(
     if "PATH" not in server.env:
         # That of the gateway names folders that are not there.
         del environment["PATH"]
-    if server.hosts:
+    has_hosts = bool(server.hosts or server.private_hosts)
+    if has_hosts:
         environment = {**PROXY_ENVIRONMENT, **environment}
     program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files, sandboxes.uid)
     try:
@@ -329,7 +332,7 @@ async def _start_sandbox(
         folders=(*program.folders, *guarded.read_only),
         working_folder=program.working_folder,
         environment=environment,
-        proxy_port=PROXY_PORT if server.hosts else None,
+        proxy_port=PROXY_PORT if has_hosts else None,
         limits=SandboxLimits(
             memory_bytes=server.memory_mb * 1_048_576, processes=server.processes, open_files=server.open_files
         ),

@@ -235,7 +235,7 @@ async def test_listed_hosts_are_reached_and_no_other(host: Host, tmp_path: Path)
         secret_service = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         secret_service.bind(("127.0.0.1", 0))
         secret_service.setblocking(False)
-        shop = await stack.enter_async_context(host.open(host.make_server(hosts=(f"localhost:{listed.port}",))))
+        shop = await stack.enter_async_context(host.open(host.make_server(private_hosts=(f"localhost:{listed.port}",))))
         assert await run_code(shop, FETCH % f"localhost:{listed.port}") == "hello"
         if shutil.which("curl", path="/usr/bin"):
             curl = f"['curl', '-sk', 'https://localhost:{listed.port}/']"

@@ -135,6 +135,9 @@ def install_server(
     host: Annotated[
         list[str] | None, typer.Option(metavar="HOST:PORT", help="A host it may connect to; repeat for more.")
     ] = None,
+    private_host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="One that may be in your network; repeat for more.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Install a server from npm or PyPI into the project, pinned and in a sandbox, and add it to deputize.toml.
@@ -165,7 +168,7 @@ def install_server(
             f"deputize.toml has a server named {server_name}: choose another --name, or remove its table to install it "
             "anew."
         )
-    require_hosts(host or ())
+    require_hosts((*(host or ()), *(private_host or ())))
     require_shareable_folders(server_name, read or (), write or (), settings)
     for each in (*(read or ()), *(write or ())):
         if holds_home(each):
@@ -176,7 +179,8 @@ def install_server(
     printer.note(f"Installing {wanted} into servers/{server_name}")
     try:
         installed = install_package(wanted, server_name, program, settings.sandboxes.folder)
-        table = build_server_table(server_name, installed, arguments or (), read or (), write or (), host or ())
+        folders, hosts = (read or (), write or ()), (host or (), private_host or ())
+        table = build_server_table(server_name, installed, arguments or (), *folders, *hosts)
         old_text = read_settings_text()
         new_text = old_text.rstrip("\n") + "\n" + render_table("servers", table)
         validate_settings(new_text)
@@ -251,7 +255,10 @@ def _print_server(server: Mapping[str, Any]) -> None:
     for each in server["left_out"]:
         printer.warn(f"not registered: {each}")
     for each in server.get("refused_hosts", ()):
-        printer.warn(f'it may not connect to {each}: add "{each}" to its hosts in deputize.toml if it should')
+        printer.warn(
+            f'it may not connect to {each}: add "{each}" to its hosts in deputize.toml if it should, or to its '
+            "private_hosts if that is in your network"
+        )
     if server["changes"]:
         printer.warn(f"{format_count(server['changes'], 'change')} to review: deputize servers review {server['name']}")
 

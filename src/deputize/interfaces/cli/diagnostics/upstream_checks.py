@@ -36,6 +36,9 @@ async def check_upstreams(settings: Settings, live_servers: LiveServers | None =
             return await _check_url(check, url, public_only)
 
     findings = await asyncio.gather(*(check_one(*each) for each in urls))
+    lists = [(each.name, target) for each in settings.servers for target in each.hosts]
+    misplaced = await asyncio.gather(*(_check_host(*each) for each in lists))
+    findings += [each for each in misplaced if each is not None]
     programs = (_check_program(each) for each in servers if each.command)
     return [*map(_describe_live_server, live_servers or ()), *findings, *programs]
 
@@ -60,6 +63,21 @@ def _describe_live_server(server: Mapping[str, Any]) -> Finding:
     summary = ", ".join([f"connected, {pinned}", *(text for count, text, _ in open_matters if count)])
     todo = "; ".join(command for count, _, command in open_matters if count)
     return Finding(check=check, status="warning" if todo else "good", summary=summary, todo=todo)
+
+
+async def _check_host(server: str, target: str) -> Finding | None:
+    """Name a host that a program in a sandbox does not reach, because it is in the operator's own network."""
+    host, _, port = target.rpartition(":")
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            await resolve_allowed_addresses(normalize_host(host), int(port), frozenset(), resolve_host)
+    except EgressDenied as error:
+        todo = f'move "{target}" from hosts of {server} to private_hosts, if that is the host that you mean'
+        return Finding(check=f"server {server}", status="warning", summary=error.message, todo=todo)
+    except (Problem, OSError):
+        # It may be down, or known only where the gateway runs.
+        return None
+    return None
 
 
 async def _check_url(check: str, url: str, public_only: bool) -> Finding:

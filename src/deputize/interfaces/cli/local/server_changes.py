@@ -16,7 +16,8 @@ from deputize.interfaces.cli.local.settings_text import update_table
 
 _PINS: Final = ("sha256", "files")
 # What belongs to one way of reaching a server, and goes with it.
-_PROGRAM_KEYS: Final = ("command", "folder", "env", "secret_env", "sandbox", "folders", "hosts", *_PINS)
+_SANDBOX_KEYS: Final = ("sandbox", "folders", "hosts", "private_hosts")
+_PROGRAM_KEYS: Final = ("command", "folder", "env", "secret_env", *_SANDBOX_KEYS, *_PINS)
 _HTTP_KEYS: Final = ("url", "header")
 
 

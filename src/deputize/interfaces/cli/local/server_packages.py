@@ -229,6 +229,7 @@ def build_server_table(
     readable: Sequence[str],
     writable: Sequence[str],
     hosts: Sequence[str],
+    private_hosts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Build the settings of an installed server: pinned by the digests of its files, and in a sandbox."""
     folders = _list_folders(readable, writable)
@@ -238,6 +239,7 @@ def build_server_table(
         "folder": ".",
         **({"folders": folders} if folders else {}),
         **({"hosts": list(hosts)} if hosts else {}),
+        **({"private_hosts": list(private_hosts)} if private_hosts else {}),
     }
     try:
         server = McpServerSettings.model_validate(table)
@@ -459,7 +461,7 @@ async def _run_sandbox(
         if reason is not None:
             refusals[host] = reason
 
-    proxy = EgressProxy(registry.targets, note_attempt, plain_hosts=registry.plain_targets)
+    proxy = EgressProxy(frozenset(), note_attempt, private_hosts=registry.targets, plain_hosts=registry.plain_targets)
     try:
         sandbox = await sandboxes.start(spec)
     except SandboxUnavailable as error:

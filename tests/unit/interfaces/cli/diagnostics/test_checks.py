@@ -262,3 +262,12 @@ def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: P
     [warning] = list_warnings(sandbox=False)
     assert warning.startswith("orders runs without a sandbox")
     assert list_warnings(sandbox=False, accept_risk=("unsandboxed",)) == list_warnings() == []
+
+
+async def test_a_host_in_the_operators_network_is_named_unless_it_is_listed_as_one() -> None:
+    hosts = {"hosts": ("10.96.0.1:443",), "private_hosts": ("10.0.0.1:1",)}
+    findings = await check_upstreams(
+        Settings(servers=(McpServerSettings(name="shop", command=("/bin/true",), **hosts),))
+    )
+    todo = 'move "10.96.0.1:443" from hosts of shop to private_hosts, if that is the host that you mean'
+    assert todo in [each.todo for each in findings]
