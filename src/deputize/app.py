@@ -71,7 +71,7 @@ async def open_gateway(
     confirm with to the terminal of a development gateway, while `instance_lock` is held; without the lock no code is
     shown or accepted. `report_call` and `report_tool_error` print there how calls end and what tools raise. With
     `replaces_versions`, a changed contract of the files replaces the registered one under the same number, and edited
-    files can be taken over; with `holds_changes` too, what would change authority waits for a person at the start.
+    files can be taken over; with `holds_changes` too, other policies than the last wait for a person at the start.
     """
     clock = clock or Clock()
     async with contextlib.AsyncExitStack() as stack:

@@ -51,6 +51,7 @@ class ToolRegistry:
         self._clock = clock or Clock()
         self._snapshots: dict[str, TenantTools] = {}
         self._unloaded_tools: dict[str, dict[str, str]] = {}
+        self._removed_tools: dict[str, dict[str, str]] = {}
 
     def set_unloaded_tools(self, tenant: str, reasons: Mapping[str, str]) -> None:
         """Say in every snapshot of a tenant why tools of its files are not in use, for development."""
@@ -58,11 +59,21 @@ class ToolRegistry:
         unloaded_tools.clear()
         unloaded_tools.update(reasons)
 
+    def set_removed_tools(self, tenant: str, reasons: Mapping[str, str]) -> None:
+        """Hide tools that the files of a tenant no longer have in every snapshot, and say why, for development."""
+        removed_tools = self._removed_tools.setdefault(tenant, {})
+        removed_tools.clear()
+        removed_tools.update(reasons)
+
     def get_snapshot(self, tenant: str) -> TenantTools:
         """Return the tenant's current snapshot; an empty one at epoch 0 if it was never refreshed."""
         snapshot = self._snapshots.get(tenant)
         if snapshot is None:
-            return TenantTools(tenant=tenant, unloaded_tools=self._unloaded_tools.setdefault(tenant, {}))
+            return TenantTools(
+                tenant=tenant,
+                unloaded_tools=self._unloaded_tools.setdefault(tenant, {}),
+                removed_tools=self._removed_tools.setdefault(tenant, {}),
+            )
         return snapshot
 
     @property

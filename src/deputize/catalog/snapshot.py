@@ -63,12 +63,16 @@ class TenantTools:
     aliases: Mapping[str, str] = field(default_factory=dict)
     # In development only: why a tool of the project's files is not in use, by its name, or by `namespace.` of a file.
     unloaded_tools: Mapping[str, str] = field(default_factory=dict)
+    # In development only: tools that the project's files no longer have, by name, and why. They are in no list.
+    removed_tools: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.tools)
 
     def __iter__(self) -> Iterator[ToolEntry]:
-        return iter(self.tools.values())
+        if not self.removed_tools:
+            return iter(self.tools.values())
+        return (each for each in self.tools.values() if each.name not in self.removed_tools)
 
     def find_entry(self, name: str) -> ToolEntry | None:
         """Find a tool by full name, outward name or alias; a real name wins over an alias."""
@@ -125,7 +129,7 @@ class TenantTools:
         A tool hidden from the caller gives the same error as an unknown one.
         """
         entry = self.find_entry(name)
-        if entry is None or not entry.is_public or not visible(entry.name):
+        if entry is None or not entry.is_public or not visible(entry.name) or entry.name in self.removed_tools:
             raise self._build_not_found(name, visible)
         return entry.resolve_version(spec, list_ranges(entry.name))
 
@@ -160,6 +164,11 @@ class TenantTools:
             )
         suggestions = self._suggest_names(full_name, visible)
         hint = f"; did you mean {suggestions[0]}?" if suggestions else ""
+        if full_name in self.removed_tools and visible(full_name):
+            return ToolNotFound(
+                f"there is no tool {short_name} any more: {self.removed_tools[full_name]}{hint}",
+                details={"tool": short_name, "did_you_mean": suggestions},
+            )
         return ToolNotFound(
             f"there is no tool {short_name}{hint}", details={"tool": short_name, "did_you_mean": suggestions}
         )
@@ -184,7 +193,7 @@ class TenantTools:
         return [each for each in self._namespaces.get(namespace, ()) if self._is_visible_tool(each, visible)]
 
     def _is_visible_tool(self, name: str, visible: VisibilityCheck) -> bool:
-        return self.tools[name].is_public and visible(name)
+        return name not in self.removed_tools and self.tools[name].is_public and visible(name)
 
     @cached_property
     def _namespaces(self) -> dict[str, list[str]]:

@@ -71,6 +71,10 @@ class Authority:
         """Say to callers why tools of the project's files are not in use, for development."""
         self._registry.set_unloaded_tools(tenant, reasons)
 
+    def set_removed_tools(self, tenant: str, reasons: Mapping[str, str]) -> None:
+        """Hide tools that the project's files no longer have, and say to callers why, for development."""
+        self._registry.set_removed_tools(tenant, reasons)
+
     def list_epochs(self) -> dict[str, Epochs]:
         return {tenant: authority.epochs for tenant, authority in self._tenants.items()}
 

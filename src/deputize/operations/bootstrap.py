@@ -33,10 +33,10 @@ async def bootstrap_gateway(
     *,
     holds_changes: bool = False,
 ) -> None:
-    """Register the tools and apply the policies. With `holds_changes`, leave what would change authority."""
+    """Register the tools and apply the policies. With `holds_changes`, leave other policies than the last."""
     settings = gateway.settings
     if holds_changes and gateway.project_edits is not None:
-        tools = await gateway.project_edits.hold_tools(tools)
+        await gateway.project_edits.note_authority_changes(tools)
     operator = await complete(operator_caller(settings.tools.tenant))
     for tool in _sort_tools(tools):
         try:

@@ -48,14 +48,15 @@ def _list_active_policies(folder: Path) -> str:
 def test_without_a_terminal_what_was_confirmed_last_is_used(project: Path) -> None:
     with _start_in_background(project) as dev:
         dev.wait_for_line("! This changes what callers may do and was not taken over; what was confirmed last is used")
+        # Tools are as their files have them.
         shown = "\n".join(dev.lines)
         assert "everything" in shown
-        assert "effects: destructive → write" in shown
+        assert "hello.forget has more authority than before: effects: destructive → write" in shown
         assert "deputize.toml changed, and the settings confirmed last are used" in shown
         assert "active policies as confirmed last" in shown
         assert "everything" not in _list_active_policies(project)
         run_deputize("call", "hello.remember", "text=milk", folder=project)
-        assert run_deputize("call", "hello.forget", "number=1", folder=project).code == 3
+        assert run_deputize("call", "hello.forget", "number=1", folder=project).code == 0
 
 
 @pytest.mark.requirement("GOV-3")
@@ -78,13 +79,11 @@ def test_the_terminal_asks_at_the_start_and_again_after_a_kill(project: Path) ->
     dev.press("y")
     question = dev.wait_for(ASKED)
     assert "everything" in question
-    assert "effects: destructive → write" in question
     dev.press("y")
     dev.wait_for("policies active: policies/default.cedar")
-    dev.wait_for("tools/hello.py loaded")
     assert "everything" in _list_active_policies(project)
     dev.stop()
-    assert "Press y" not in dev.shown.partition("tools/hello.py loaded")[2]
+    assert "Press y" not in dev.shown.partition("policies active: policies/default.cedar")[2]
 
 
 def test_what_was_confirmed_is_not_asked_about_again_and_a_flag_confirms_unasked(project: Path) -> None:

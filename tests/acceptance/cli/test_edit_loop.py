@@ -69,23 +69,19 @@ def count(item: str) -> int:
 
 @pytest.mark.requirement("GOV-3")
 def test_what_changes_authority_waits_for_the_key(dev: DevTerminal) -> None:
-    forget = '    effects="destructive",\n    resources=["delete'
-    weaker = '    effects="write",\n    undo="hello.remember",\n    resources=["delete'
     call(dev, "hello.remember", "text=milk")
-    edit_file(dev.folder, "tools/hello.py", forget, weaker)
-    assert "effects: destructive → write" in dev.wait_for("Press y to apply it")
+    text = '@id("all")\npermit(principal, action, resource);\n\n@id'
+    # Typed before the question is shown, a key is no answer.
+    dev.press("y")
+    edit_file(dev.folder, "policies/default.cedar", "@id", text)
+    dev.wait_for("Press y to apply it")
     assert run_deputize("call", "hello.forget", "number=1", folder=dev.folder).code == 3
     dev.press("n")
     dev.wait_for("Not applied: what was active stays active")
-    edit_file(dev.folder, "tools/hello.py", weaker, forget)
-
-    # Typed before the question is shown, a key is no answer.
-    dev.press("y")
-    edit_file(dev.folder, "policies/default.cedar", "@id", '@id("all")\npermit(principal, action, resource);\n\n@id')
+    edit_file(dev.folder, "policies/default.cedar", '@id("all")', '@id("most")')
     dev.wait_for("Press y to apply it")
-    assert run_deputize("call", "hello.forget", "number=1", folder=dev.folder).code == 3
     unmatched = '@id("never")\nforbid(principal, action, resource == Tool::"hello.nope");\n\n@id("everything")'
-    edit_file(dev.folder, "policies/default.cedar", '@id("all")', unmatched)
+    edit_file(dev.folder, "policies/default.cedar", '@id("most")', unmatched)
     dev.wait_for("The question is withdrawn")
     question = dev.wait_for("Press y to apply it")
     assert "everything" in question
@@ -96,10 +92,27 @@ def test_what_changes_authority_waits_for_the_key(dev: DevTerminal) -> None:
     assert "everything" in run_deputize("policy", "show", folder=dev.folder).out
 
 
+def test_a_tool_is_used_as_its_file_has_it_and_leaves_with_it(dev: DevTerminal) -> None:
+    forget = '    effects="destructive",\n    resources=["delete'
+    weaker = '    effects="write",\n    undo="hello.remember",\n    resources=["delete'
+    edit_file(dev.folder, "tools/hello.py", forget, weaker)
+    line = dev.wait_for("hello.forget has more authority than before: effects: destructive → write")
+    assert "Press" not in line
+    edit_file(dev.folder, "tools/stock.py", "def count(", "def number(")
+    dev.wait_for("tools/stock.py no longer has stock.count")
+    dev.wait_for("It has stock.number now.")
+    assert "stock.count" not in run_deputize("tool", "list", folder=dev.folder).out
+    gone = run_deputize("call", "stock.count", "item=apple", folder=dev.folder)
+    assert "there is no tool stock.count any more: it was in tools/stock.py, which has stock.number now" in gone.err
+    assert call(dev, "stock.number", "item=apple") == "3"
+    edit_file(dev.folder, "tools/stock.py", "def number(", "def count(")
+    dev.wait_for("It has stock.count now.")
+
+
 def test_a_setting_is_applied_by_a_restart_in_place_and_a_closed_terminal_ends_it(dev: DevTerminal) -> None:
     with (dev.folder / "deputize.toml").open("a") as file:
         file.write("\n[telemetry]\nlog_level = 'debug'\n")
-    assert "telemetry.log_level: 'info' → 'debug'" in dev.wait_for("apply it and restart the gateway")
+    assert 'telemetry.log_level: "info" → "debug"' in dev.wait_for("apply it and restart the gateway")
     dev.press("y")
     dev.wait_for("Restarting with the new settings.")
     restarted = dev.wait_for("Press Ctrl-C to stop everything.")

@@ -48,7 +48,8 @@ def build_not_loaded_error(contract: Contract) -> ToolRequiresSetup:
     return ToolRequiresSetup(
         f"{contract.full_name} {contract.version} needs the function {target}, which this gateway has not loaded",
         details={"target": target, "setting": "tools.python"},
-        advice="Restart the gateway to load this function. Its file must match tools.python.",
+        advice="If the function moved or was deleted, retire this version: deputize tool retire NAME VERSION. Else let "
+        "tools.python match its file, and restart the gateway.",
         nothing_happened=True,
     )
 

@@ -1,17 +1,20 @@
 """Take over the edited files of a project while its development gateway runs.
 
 The person at the terminal of `deputize dev` is the operator, as at its start. The edit loop of the command line decides
-what that person has to confirm first; only a development gateway has this. What was active when the gateway stopped is
-what was confirmed last: a start holds back what would change authority since then.
+what that person has to confirm first; only a development gateway has this. Policies that were active when the gateway
+stopped are those confirmed last: a start holds back others. Tools are used as their files have them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import Final
 
+import orjson
+
+from deputize.catalog.builtin_contracts import RESULTS_READ
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.contract.authority_change import list_authority_reasons
 from deputize.core.contract.contract import Contract, Effects
-from deputize.core.contract.tools import FlowTool, ProjectTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.errors import RegistryProblem
 from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
@@ -19,14 +22,8 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.policy.check_draft import check_policies
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldDeclaration:
-    """A tool whose file gives it more authority than what is registered, and what is used until that is confirmed."""
-
-    new_tool: ProjectTool
-    # The same function under the contract confirmed last; None if it has none.
-    confirmed_tool: ProjectTool | None
+# As canonical JSON has them; only where they are is a contract read.
+_OWN_DRIVERS: Final = (b'"driver":"python"', b'"driver":"flow"')
 
 
 class ProjectEdits:
@@ -43,32 +40,40 @@ class ProjectEdits:
         self._commands = commands
         self._complete_caller = complete_caller
         self._tenants = tenants
-        self.held_declarations: list[HeldDeclaration] = []
+        # The tools that have more authority than when the gateway stopped, by name, and in what.
+        self.authority_changes: dict[str, list[str]] = {}
         # Whether the policy files were left because other policies are active.
         self.holds_policies = False
 
-    async def hold_tools(self, tools: Sequence[ProjectTool]) -> list[ProjectTool]:
-        """Return the tools to start with: those that would give more authority have the contract confirmed last.
+    async def note_authority_changes(self, tools: Sequence[ProjectTool]) -> None:
+        """Note which tools have more authority than what is registered: the terminal names them.
 
-        A tool that was never registered, or whose function is another one now, is left out. Nothing is held back while
-        nothing is registered: that is the first start.
+        Agent and person share one account, so their files hold nothing back. At the first start nothing is registered.
         """
         own_tenant = self._runtime.settings.tools.tenant
-        if not (await self._runtime.authority.load_tenant(own_tenant)).tools.tools:
-            return list(tools)
-        usable_tools: list[ProjectTool] = []
-        for tool in tools:
-            old = await self.find_contract(tool.contract.full_name, tool.contract.version)
-            if not list_authority_reasons(old, tool.contract):
-                usable_tools.append(tool)
+        if (await self._runtime.authority.load_tenant(own_tenant)).tools.tools:
+            for tool in tools:
+                if reasons := await self.list_authority_reasons(tool.contract):
+                    self.authority_changes[tool.contract.full_name] = reasons
+
+    async def list_authority_reasons(self, contract: Contract) -> list[str]:
+        """List in what a tool has more authority than what calls use now."""
+        return list_authority_reasons(await self.find_contract(contract.full_name, contract.version), contract)
+
+    async def hide_removed_tools(self, tools: Sequence[ProjectTool], reasons: Mapping[str, str]) -> None:
+        """Hide the registered functions and flows that these tools lack: no list has them, and calls learn why."""
+        own_tenant = self._runtime.settings.tools.tenant
+        names = {each.contract.full_name for each in tools}
+        targets = {each.contract.handler.target for each in tools}
+        removed_tools: dict[str, str] = {}
+        for name, entry in (await self._runtime.authority.load_tenant(own_tenant)).tools.tools.items():
+            raw = entry.versions[0].raw if entry.versions else b""
+            if name in names or name == RESULTS_READ.full_name or not any(each in raw for each in _OWN_DRIVERS):
                 continue
-            confirmed_tool = _use_contract(tool, old)
-            self.held_declarations.append(HeldDeclaration(new_tool=tool, confirmed_tool=confirmed_tool))
-            if confirmed_tool is not None:
-                usable_tools.append(confirmed_tool)
-        if self.held_declarations:
-            self._runtime.driver.replace_functions(usable_tools)
-        return usable_tools
+            handler = orjson.loads(raw)["handler"]
+            if handler["driver"] in ("python", "flow") and handler["target"] not in targets:
+                removed_tools[name] = reasons.get(name, f"the project's files no longer have {handler['target']}")
+        self._runtime.authority.set_removed_tools(own_tenant, removed_tools)
 
     async def hold_policies(self, tenant: str, files: Sequence[PolicyFile]) -> bool:
         """Tell whether policy files differ from what the tenant activated last, and remember that they were left."""
@@ -139,12 +144,3 @@ class ProjectEdits:
         """Activate policies for every tenant of the settings; raise `PolicyInvalid` if they do not fit one of them."""
         for tenant in self._tenants:
             await self._commands.put_policies(await self._complete_caller(operator_caller(tenant)), files)
-
-
-def _use_contract(tool: ProjectTool, contract: Contract | None) -> ProjectTool | None:
-    """Put a function under a contract, if that is its own: what the function declares stays its declaration."""
-    if contract is None or contract.handler.target != tool.contract.handler.target:
-        return None
-    if isinstance(tool, FlowTool):
-        return FlowTool(contract=contract)
-    return replace(tool, contract=contract, declaration=tool.declaration or tool.contract)

@@ -37,7 +37,7 @@ from deputize.interfaces.cli.local.dev_environment import (
 )
 from deputize.interfaces.cli.local.dev_tokens import add_dev_issuer, ensure_tokens, print_tokens
 from deputize.interfaces.cli.local.edit_loop.confirmed_settings import choose_settings, record_settings
-from deputize.interfaces.cli.local.edit_loop.edit_messages import print_not_watching
+from deputize.interfaces.cli.local.edit_loop.edit_messages import print_authority_changes, print_not_watching
 from deputize.interfaces.cli.local.edit_loop.loop import EditLoop
 from deputize.interfaces.cli.local.local_database import prepare_schema, provide_database
 from deputize.interfaces.cli.local.logs import configure_logs
@@ -273,7 +273,8 @@ async def _open_dev_gateway(session: _DevSession) -> AsyncIterator[Gateway]:
         replaces_versions=True,
         holds_changes=session.holds_changes,
     ) as gateway:
-        _use_held_tools(session, gateway)
+        if gateway.project_edits is not None:
+            await gateway.project_edits.hide_removed_tools(session.project_tools.tools, {})
         if session.settings_to_record is not None:
             record_settings(settings.folder, session.settings_to_record)
         watcher = asyncio.create_task(_watch_lock(lock, gateway, session.stop), name="instance lock")
@@ -296,22 +297,6 @@ async def _open_dev_gateway(session: _DevSession) -> AsyncIterator[Gateway]:
                 await watcher
 
 
-def _use_held_tools(session: _DevSession, gateway: Gateway) -> None:
-    """Take over which tools the gateway uses: some have the contract that was confirmed last, or are left out."""
-    edits, project_tools = gateway.project_edits, session.project_tools
-    if edits is None:
-        return
-    for declaration in edits.held_declarations:
-        project_tools.tools = [
-            each for each in project_tools.tools if each.contract is not declaration.new_tool.contract
-        ]
-        if declaration.confirmed_tool is not None:
-            contract = declaration.confirmed_tool.contract
-            project_tools.tools.append(declaration.confirmed_tool)
-            file = project_tools.find_file(declaration.new_tool.contract)
-            project_tools.files.setdefault((contract.full_name, contract.version), file)
-
-
 def _are_policies_held(gateway: Gateway) -> bool:
     return gateway.project_edits is not None and gateway.project_edits.holds_policies
 
@@ -329,6 +314,7 @@ async def _follow_edits(session: _DevSession, gateway: Gateway) -> None:
         session.restart.set()
         session.stop.set()
 
+    print_authority_changes(gateway.project_edits.authority_changes)
     loop = EditLoop(session.file_settings, session.project_tools, gateway.project_edits, Path.cwd(), restart)
     await loop.run(session.stop)
 

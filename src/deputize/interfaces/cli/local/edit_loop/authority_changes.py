@@ -1,4 +1,4 @@
-"""Compare policies, contracts and settings with those in use, for the person who confirms what changes authority."""
+"""Compare policies and settings with those in use, for the person who confirms what changes authority."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 from pydantic_core import to_jsonable_python
 
-from deputize.core.contract.contract import Contract
 from deputize.core.sensitive.text import redact_secrets
 from deputize.govern.policy.policy_parser import PolicyFile
 
@@ -79,21 +78,6 @@ def _format_value(value: Any) -> str:
     if isinstance(value, BaseModel):
         value = value.model_dump(exclude_defaults=True)
     return redact_secrets(json.dumps(to_jsonable_python(value), ensure_ascii=False))
-
-
-def build_contract_document(old: Contract | None, new: Contract) -> Document:
-    """Build a document of the fields in which two contracts differ, a line for each thing they say."""
-    new_fields = new.model_dump(mode="json")
-    if old is None:
-        return new.full_name, None, _format_fields(new_fields)
-    old_fields = old.model_dump(mode="json")
-    names = [name for name in new_fields | old_fields if new_fields.get(name) != old_fields.get(name)]
-    old_part, new_part = ({name: fields.get(name) for name in names} for fields in (old_fields, new_fields))
-    return new.full_name, _format_fields(old_part), _format_fields(new_part)
-
-
-def _format_fields(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False).encode()
 
 
 def list_policy_documents(old: Sequence[PolicyFile], new: Sequence[PolicyFile]) -> list[Document]:

@@ -1,7 +1,7 @@
 """Print one line for each edit: what was loaded, refused or left, and why; and ask before authority changes."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from deputize.core.contract.contract import Contract
@@ -22,11 +22,22 @@ def print_loaded(file: str, contracts: Sequence[Contract]) -> None:
     printer.event("loaded", {"file": file, "tools": names}, f"{file} loaded: {', '.join(names) or 'no tools'}")
 
 
-def print_removed(file: str, contracts: Sequence[Contract]) -> None:
-    names = [each.full_name for each in contracts]
+def print_removed(file: str, names: Sequence[str], added_names: Sequence[str]) -> None:
     if printer.as_json:
-        printer.json({"event": "removed", "file": file, "tools": names})
-    printer.warn(f"{file} has no tools any more; calls of these are refused: {', '.join(names)}")
+        printer.json({"event": "removed", "file": file, "tools": names, "added": added_names})
+    place = f" It has {', '.join(added_names)} now." if added_names else ""
+    printer.warn(
+        f"{file} no longer has {', '.join(names)}: no list shows what is gone, and calls of it are refused.{place}"
+    )
+
+
+def print_authority_changes(changes: Mapping[str, Sequence[str]]) -> None:
+    """Print a line for each tool that callers may do more with than before."""
+    for name, reasons in changes.items():
+        shown_reasons = [to_display_text(each, _MAX_REASON_LENGTH) for each in reasons]
+        if printer.as_json:
+            printer.json({"event": "authority", "tool": name, "reasons": shown_reasons})
+        printer.warn(f"{name} has more authority than before: {'; '.join(shown_reasons)}")
 
 
 def print_refused(what: str, reasons: Iterable[str], *, is_old_in_use: bool = True) -> None:
@@ -101,7 +112,8 @@ def print_files_taken(*, is_first: bool) -> None:
     printer.event(
         "files",
         {"first": is_first},
-        f"{why}: settings, policies and tools are taken as they are now; later changes of authority wait for your key",
+        f"{why}: settings, policies and tools are taken as they are now; other settings and policies later wait for "
+        "your key in this terminal",
     )
 
 

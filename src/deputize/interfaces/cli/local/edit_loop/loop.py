@@ -1,7 +1,8 @@
 """Run the edit loop of `deputize dev`: compare the project's files with what is in use, and take over what changed.
 
-Tool code is used at once. What changes authority is shown and waits for a key in the terminal; what was confirmed is
-exactly what was shown, whatever is in the files by then. One lock orders checks and answers.
+Tools are used at once, as their files have them, and a line names those with more authority than before: whoever edits
+them has the account of the gateway. Policies and settings are shown and wait for a key in the terminal; what was
+confirmed is exactly what was shown, whatever is in the files by then. One lock orders checks and answers.
 """
 
 import asyncio
@@ -17,8 +18,6 @@ from deputize.catalog.importers.code_digest import list_loaded_sources
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.tool_files import find_files
 from deputize.core.config_error import ConfigError
-from deputize.core.contract.authority_change import list_authority_reasons
-from deputize.core.contract.contract import Contract
 from deputize.core.contract.tools import ProjectTool
 from deputize.core.display_text import to_display_text
 from deputize.core.errors import PolicyInvalid, Problem
@@ -29,9 +28,7 @@ from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, c
 from deputize.interfaces.cli.local.dev_tokens import ensure_tokens, print_tokens
 from deputize.interfaces.cli.local.edit_loop import edit_messages
 from deputize.interfaces.cli.local.edit_loop.authority_changes import (
-    Document,
     SettingChange,
-    build_contract_document,
     compare_settings,
     list_policy_documents,
 )
@@ -40,10 +37,8 @@ from deputize.interfaces.cli.local.edit_loop.file_watch import FileDigests, watc
 from deputize.interfaces.cli.local.edit_loop.terminal_keys import TerminalKeys
 from deputize.interfaces.cli.local.edit_loop.tool_reload import (
     StagedTools,
-    ToolIdentity,
     combine_tools,
     group_by_file,
-    identify_tool,
     list_changed_files,
     stage_tools,
 )
@@ -55,44 +50,22 @@ from deputize.operations.admin.project_edits import ProjectEdits
 log = structlog.get_logger(__name__)
 
 _MAX_REASON_LENGTH = 400
-_HELD_REASON = "it gives more authority than before, and waits for your key in the terminal of deputize dev"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldTool:
-    """A tool that would give more authority than the one in use, and why."""
-
-    file: str
-    tool: ProjectTool
-    old_contract: Contract | None
-    reasons: tuple[str, ...]
-
-    @property
-    def document(self) -> Document:
-        """What the contract says before and after, where it differs."""
-        return build_contract_document(self.old_contract, self.tool.contract)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What a person is asked to take over: settings, policies, tools, or all of them."""
+    """What a person is asked to take over: settings, policies, or both."""
 
     # What `deputize.toml` has, if it differs from what the gateway was started with.
     settings: bytes | None = None
     policies: tuple[PolicyFile, ...] | None = None
-    held_tools: tuple[HeldTool, ...] = ()
 
     @property
     def key(self) -> str:
         """A digest of everything that would be taken over; empty if there is nothing to ask."""
-        if self.settings is None and self.policies is None and not self.held_tools:
-            return ""
-        parts = [*("|".join(identify_tool(each.tool)) for each in self.held_tools)]
-        if self.settings is not None:
-            parts.append(f"settings {hashlib.sha256(self.settings).hexdigest()}")
-        if self.policies is not None:
-            parts.append(compute_set_digest(self.policies))
-        return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+        parts = [] if self.settings is None else [f"settings {hashlib.sha256(self.settings).hexdigest()}"]
+        parts += [] if self.policies is None else [compute_set_digest(self.policies)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
 
 
 class EditLoop:
@@ -119,14 +92,10 @@ class EditLoop:
         self._digests, self._settings_digest = FileDigests(), FileDigests()
         # What the tools in use were loaded from; from then on, what was last tried.
         self._tried_digests = {**list_loaded_sources(), **project_tools.manifest_digests}
-        for declaration in edits.held_declarations:
-            # Loaded, but not in use as its file declares it: the first check finds it and asks.
-            file = project_tools.find_file(declaration.new_tool.contract)
-            self._tried_digests.pop((self._base / file).resolve(), None)
         self._refusals: dict[str, tuple[str, ...]] = _group_refusals(project_tools.refusals)
-        self._held_tools: tuple[HeldTool, ...] = ()
-        edits.set_unloaded_tools(_explain_unloaded(project_tools.refusals, ()))
-        self._confirmed_tools: set[ToolIdentity] = set()
+        edits.set_unloaded_tools(_explain_unloaded(project_tools.refusals))
+        # Where tools went that the files no longer have, by name.
+        self._removals: dict[str, str] = {}
         self._policies: tuple[PolicyFile, ...] = ()
         # About the policies that a person is asked about.
         self._policy_warnings: list[str] = []
@@ -262,52 +231,51 @@ class EditLoop:
     async def _reload(self, changed_paths: set[Path]) -> None:
         """Load what changed, and what was refused or held back before, and use what may be used."""
         old_groups = group_by_file(self._project_tools)
-        waiting_files = {*self._refusals, *(each.file for each in self._held_tools)}
-        paths = changed_paths | {(self._base / file).resolve() for file in waiting_files}
+        paths = changed_paths | {(self._base / file).resolve() for file in self._refusals}
         staged_tools = await asyncio.to_thread(stage_tools, self._settings, self._base, paths)
         self._report_hooks(staged_tools)
         new_groups = group_by_file(staged_tools.project_tools)
         refused_files = {each.file for each in staged_tools.project_tools.refusals}
-        changed_files, removed_files = list_changed_files(old_groups, new_groups)
-        held_tools = [
-            held_tool
-            for file in changed_files
-            if file not in refused_files
-            for tool in new_groups[file]
-            if (held_tool := await self._judge_tool(file, tool)) is not None
-        ]
-        kept_files = refused_files | {each.file for each in held_tools}
-        staged_tools.keep_old_modules(kept_files)
-        groups = combine_tools(old_groups, new_groups, kept_files)
-        self._held_tools = tuple(held_tools)
+        changed_files = list_changed_files(old_groups, new_groups)
+        staged_tools.keep_old_modules(refused_files)
+        groups = combine_tools(old_groups, new_groups, refused_files)
         refusals = staged_tools.project_tools.refusals
-        self._report_refusals(refusals, kept_files & old_groups.keys())
+        self._report_refusals(refusals, refused_files & old_groups.keys())
+        loaded_files = [file for file in changed_files if file not in refused_files]
+        authority_changes = {
+            tool.contract.full_name: reasons
+            for file in loaded_files
+            for tool in new_groups[file]
+            if (reasons := await self._edits.list_authority_reasons(tool.contract))
+        }
         problem_refusals = await self._use_tools(groups, staged_tools)
-        self._edits.set_unloaded_tools(_explain_unloaded([*refusals, *problem_refusals], self._held_tools))
+        self._edits.set_unloaded_tools(_explain_unloaded([*refusals, *problem_refusals]))
         if problem_refusals:
             return
-        for file in changed_files:
-            if file not in kept_files:
-                edit_messages.print_loaded(file, [tool.contract for tool in new_groups[file]])
-        loaded_files = set(changed_files) - kept_files
+        for file in loaded_files:
+            edit_messages.print_loaded(file, [tool.contract for tool in new_groups[file]])
+        edit_messages.print_authority_changes(authority_changes)
         print_gaps(each for each in staged_tools.project_tools.gaps if each.file in loaded_files)
-        for file in removed_files:
-            if file not in kept_files:
-                edit_messages.print_removed(file, [tool.contract for tool in old_groups[file]])
+        await self._report_removals(old_groups, groups)
         await self._renew_tokens()
 
-    async def _judge_tool(self, file: str, tool: ProjectTool) -> HeldTool | None:
-        """Hold a tool back if it gives more authority than the one in use, unless a person confirmed exactly it."""
-        contract = tool.contract
-        if identify_tool(tool) in self._confirmed_tools:
-            return None
-        if any(each.contract.digest == contract.digest for each in self._project_tools.tools):
-            return None
-        old = await self._edits.find_contract(contract.full_name, contract.version)
-        reasons = list_authority_reasons(old, contract)
-        if not reasons:
-            return None
-        return HeldTool(file=file, tool=tool, old_contract=old, reasons=tuple(reasons))
+    async def _report_removals(
+        self, old: Mapping[str, Sequence[ProjectTool]], new: Mapping[str, Sequence[ProjectTool]]
+    ) -> None:
+        """Take tools that the files no longer have out of every list, and say which are in their place."""
+        old_names, new_names = (
+            {file: {each.contract.full_name for each in tools} for file, tools in groups.items()}
+            for groups in (old, new)
+        )
+        all_old, all_new = (set().union(*names.values()) for names in (old_names, new_names))
+        for file, names in old_names.items():
+            removed_names = sorted(names - all_new)
+            added_names = sorted(new_names.get(file, set()) - all_old)
+            if removed_names:
+                edit_messages.print_removed(file, removed_names, added_names)
+            place = f", which has {', '.join(added_names)} now" if added_names else ""
+            self._removals.update(dict.fromkeys(removed_names, f"it was in {file}{place}"))
+        await self._edits.hide_removed_tools(self._project_tools.tools, self._removals)
 
     async def _use_tools(self, groups: dict[str, list[ProjectTool]], staged_tools: StagedTools) -> list[Refusal]:
         """Use the tools, all or none; return the refusals, if there are any."""
@@ -345,7 +313,7 @@ class EditLoop:
 
     async def _update_question(self, policies: tuple[PolicyFile, ...] | None) -> None:
         documents = [] if policies is None else list_policy_documents(self._policies, policies)
-        question = Question(settings=self._new_settings, policies=policies, held_tools=self._held_tools)
+        question = Question(settings=self._new_settings, policies=policies)
         if question.key == self._question_key:
             return
         if await self._withdraw_question():
@@ -355,12 +323,6 @@ class EditLoop:
             return
         reasons = [] if question.settings is None else [str(each) for each in self._setting_changes]
         reasons += [] if policies is None else [f"warning: {each}" for each in self._policy_warnings]
-        reasons += [
-            f"{held_tool.tool.contract.full_name} ({held_tool.file}): {reason}"
-            for held_tool in question.held_tools
-            for reason in held_tool.reasons
-        ]
-        documents += [each.document for each in question.held_tools]
         is_asked = self._keys.begin()
         shown_question = edit_messages.build_question(documents, reasons, restarts=question.settings is not None)
         has_more = shown_question.show_page(is_asked=is_asked)
@@ -403,9 +365,6 @@ class EditLoop:
                 return
             self._policies = question.policies
             edit_messages.print_policies_taken(question.policies)
-        if question.held_tools:
-            self._confirmed_tools = {identify_tool(each.tool) for each in question.held_tools}
-            await self._reload(set())
         self._question_key = ""
         if question.settings is not None:
             await asyncio.to_thread(record_settings, self._settings.folder, question.settings)
@@ -434,13 +393,11 @@ def _build_refusal(problem: Problem, groups: Mapping[str, list[ProjectTool]]) ->
     return Refusal(what=problem.message.partition(" ")[0], file="", reasons=(problem.message,))
 
 
-def _explain_unloaded(refusals: Iterable[Refusal], held_tools: Iterable[HeldTool]) -> dict[str, str]:
+def _explain_unloaded(refusals: Iterable[Refusal]) -> dict[str, str]:
     """Explain why tools are not in use, by name; those of a file that could not be imported by `namespace.`."""
     reasons: dict[str, str] = {}
     for each in refusals:
         name = f"{Path(each.file).stem}." if each.what == each.file else each.what.partition(" ")[0]
         text = redact_secrets(to_display_text(each.reasons[0] if each.reasons else "it is invalid", _MAX_REASON_LENGTH))
         reasons[name] = text if each.file in text else f"{each.file}: {text}"
-    for held_tool in held_tools:
-        reasons[held_tool.tool.contract.full_name] = _HELD_REASON
     return reasons

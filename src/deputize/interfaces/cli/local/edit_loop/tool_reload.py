@@ -12,7 +12,7 @@ from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, reload_tool_files
 
 ToolIdentity = tuple[str, str, str, str]
-"""Name, version, and the digests of contract and code: what a person confirms, and what is then used."""
+"""Name, version, and the digests of contract and code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +50,13 @@ def group_by_file(project_tools: ProjectTools) -> dict[str, list[ProjectTool]]:
     return groups
 
 
-def list_changed_files(
-    old: Mapping[str, list[ProjectTool]], new: Mapping[str, list[ProjectTool]]
-) -> tuple[list[str], list[str]]:
-    """List the files whose tools differ from those in use, and the files whose tools are gone."""
-    changed_files = [
+def list_changed_files(old: Mapping[str, list[ProjectTool]], new: Mapping[str, list[ProjectTool]]) -> list[str]:
+    """List the files whose tools differ from those in use."""
+    return [
         file
         for file, tools in new.items()
         if [identify_tool(each) for each in tools] != [identify_tool(each) for each in old.get(file, ())]
     ]
-    return changed_files, [file for file in old if file not in new]
 
 
 def combine_tools(
