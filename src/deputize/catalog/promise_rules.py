@@ -13,7 +13,12 @@ from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.contract.contract import Contract, Effects, Schema, ToolKind, UpstreamIdempotency
 from deputize.core.contract.effects import Compensation
-from deputize.core.contract.http_request import HttpRequest
+from deputize.core.contract.http_request import (
+    HttpRequest,
+    is_method_override,
+    list_credential_names,
+    normalize_parameter_name,
+)
 from deputize.core.mcp.servers import parse_mcp_target
 
 _OPEN_KINDS: Final = frozenset({ToolKind.WEB_SEARCH, ToolKind.BROWSER_ACTION})
@@ -129,6 +134,7 @@ def _check_request(contract: Contract, request: HttpRequest) -> Iterator[Reason]
     for name in sorted(missing_names):
         reason = f"takes {name[:120]} from an argument that is not in input_schema"
         yield _make_reason("schemas_valid", "/handler/request/parameters", reason, "declare it there")
+    yield from _check_names(request)
     if request.response_fields is not None:
         try:
             narrow_result_schema(contract.output_schema, request.response_fields)
@@ -139,6 +145,23 @@ def _check_request(contract: Contract, request: HttpRequest) -> Iterator[Reason]
     for name in sorted(set(_PLACEHOLDER.findall(request.path)) - path_names):
         reason = f"has {{{name[:120]}}}, which no parameter fills"
         yield _make_reason("schemas_valid", "/handler/request/path", reason, "add a parameter with this name")
+
+
+def _check_names(request: HttpRequest) -> Iterator[Reason]:
+    """Check that no argument becomes the method of the request, or stands beside a credential in another spelling."""
+    for parameter in request.parameters:
+        if parameter.place == "path":
+            continue
+        name, secret_names = parameter.name, list_credential_names(request, parameter.place)
+        if is_method_override(name):
+            reason = f"has {name[:120]}, by which an argument would make another operation of the request"
+            yield _make_reason("version_registered", "/handler/request/parameters", reason, "remove it")
+        for each in sorted(secret_names):
+            # The credential replaces what has its own name.
+            is_replaced = name == each or (parameter.place == "header" and name.lower() == each.lower())
+            if not is_replaced and normalize_parameter_name(name) == normalize_parameter_name(each):
+                reason = f"has {name[:120]}, which services may take for the credential {each[:120]}"
+                yield _make_reason("version_registered", "/handler/request/parameters", reason, "remove it")
 
 
 def _check_behaviours(contract: Contract) -> Iterator[Reason]:

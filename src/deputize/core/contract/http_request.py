@@ -18,6 +18,8 @@ READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 CREDENTIAL_HEADERS: Final = frozenset(
     {"authorization", "proxy-authenticate", "proxy-authorization", "set-cookie", "set-cookie2", "www-authenticate"}
 )
+# Names by which services take a header, a parameter or a field of a form for the method of the request, normalized.
+_METHOD_OVERRIDES: Final = frozenset({"xhttpmethod", "xhttpmethodoverride", "xmethodoverride"})
 ParameterStyle = Literal["simple", "form", "spaceDelimited", "pipeDelimited", "deepObject"]
 ArgumentName = Annotated[str, StringConstraints(min_length=1, max_length=120)]
 HttpHeader = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,120}$")]
@@ -81,3 +83,16 @@ class HttpRequest(SparsePart):
 def normalize_parameter_name(name: str) -> str:
     """Normalize the name of a parameter or a field: services write `page_token`, `pageToken` or `Page-Token`."""
     return name.replace("_", "").replace("-", "").lower()
+
+
+def is_method_override(name: str) -> bool:
+    """Tell whether a service may take the value with this name for the method of the request."""
+    return name.lower() == "_method" or normalize_parameter_name(name) in _METHOD_OVERRIDES
+
+
+def list_credential_names(request: HttpRequest, place: Literal["query", "header"]) -> frozenset[str]:
+    """List the names of the credentials in the query or the headers of a request."""
+    credentials = (*((request.credential,) if request.credential else ()), *(request.further_credentials or ()))
+    names = {"bearer": "Authorization", "basic": "Authorization", "cookie": "Cookie"}
+    placed = ((each.place if each.place == "query" else "header", each) for each in credentials)
+    return frozenset(names.get(each.place, each.name or "") for where, each in placed if where == place)

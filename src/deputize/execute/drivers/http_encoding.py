@@ -12,7 +12,14 @@ from urllib.parse import quote
 
 import orjson
 
-from deputize.core.contract.http_request import BODY_ARGUMENT, HttpParameter, HttpRequest
+from deputize.core.contract.http_request import (
+    BODY_ARGUMENT,
+    HttpParameter,
+    HttpRequest,
+    is_method_override,
+    list_credential_names,
+    normalize_parameter_name,
+)
 from deputize.core.errors import SemanticViolation
 from deputize.core.value_types import frozen
 
@@ -72,17 +79,28 @@ def _join_simple(parameter: HttpParameter, value: Any) -> str:
 
 
 def _require_free_names(request: HttpRequest, parameter: HttpParameter, value: dict[str, Any]) -> None:
-    """Require that no member of an object, whose names become parameters, is the credential or another parameter."""
+    """Require that no member of an object, whose names become parameters, is a credential, another parameter or the
+    method.
+    """
     names = {each.name.lower() for each in request.parameters if each.place == "query" and each is not parameter}
-    if request.credential is not None and request.credential.place == "query":
-        names.add((request.credential.name or "").lower())
+    secret_names = {normalize_parameter_name(each) for each in list_credential_names(request, "query")}
     for key in value:
         # Some services read name[] and name[x] as name, or names in any case.
-        if not names.isdisjoint((key.lower(), key.lower().partition("[")[0])):
+        plain = key.lower().partition("[")[0]
+        _require_no_override(parameter.argument, plain)
+        if not names.isdisjoint((key.lower(), plain)) or normalize_parameter_name(plain) in secret_names:
             raise SemanticViolation(
                 f"the argument {parameter.argument} has the member {key[:80]}, which is the name of another parameter "
                 "of the request: leave it out"
             )
+
+
+def _require_no_override(argument: str, name: str) -> None:
+    if is_method_override(name):
+        raise SemanticViolation(
+            f"the argument {argument} has the member {name[:80]}, which services take for the method of the request: "
+            "leave it out"
+        )
 
 
 def _encode_query(parameter: HttpParameter, value: Any) -> Iterator[str]:
@@ -125,6 +143,8 @@ def _encode_body(declared_type: str, value: Any) -> bytes:
     if media_type == _FORM:
         if not isinstance(value, dict):
             raise SemanticViolation("the body is a form: give an object")
+        for name in value:
+            _require_no_override(BODY_ARGUMENT, name.partition("[")[0])
         field = HttpParameter(argument=BODY_ARGUMENT, name=BODY_ARGUMENT, place="query", style="form", explode=True)
         pairs = [
             f"{quote(name, safe='')}={quote(text, safe='')}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deputize.core.contract.http_request import HttpCredential, HttpParameter, HttpRequest
+from deputize.core.contract.http_request import FurtherCredential, HttpCredential, HttpParameter, HttpRequest
 from deputize.core.errors import SemanticViolation
 from deputize.execute.drivers.http_encoding import EncodedRequest, encode_request
 
@@ -80,7 +80,11 @@ def test_a_value_that_a_style_cannot_hold_is_refused(value: Any, style: str) -> 
         encode(value, "query", style, True)
 
 
-@pytest.mark.parametrize("key", ["api_key", "API_KEY", "api_key[]", "limit", "sort[by]"])
+@pytest.mark.parametrize(
+    "key",
+    ["api_key", "API_KEY", "apiKey", "api_key[]", "appId", "app_id", "limit", "sort[by]", "_method", "_METHOD",
+     "X-HTTP-Method-Override"],
+)  # fmt: skip
 def test_a_member_of_an_object_cannot_be_the_credential_or_another_parameter(key: str) -> None:
     parameters = tuple(
         HttpParameter.model_validate(
@@ -89,11 +93,20 @@ def test_a_member_of_an_object_cannot_be_the_credential_or_another_parameter(key
         for name, style in (("filter", "form"), ("limit", "form"), ("sort", "deepObject"))
     )
     credential = HttpCredential(place="query", name="api_key")
-    request = HttpRequest(method="GET", path="/a", parameters=parameters, credential=credential)
+    further = FurtherCredential(place="query", name="appId", secret="orders-app")
+    request = HttpRequest(
+        method="GET", path="/a", parameters=parameters, credential=credential, further_credentials=(further,)
+    )
     assert encode_request(request, {"filter": {"color": "red", "filter": 1}}).query == ("color=red", "filter=1")
     with pytest.raises(SemanticViolation, match="the argument filter") as refused:
         encode_request(request, {"filter": {"color": "red", key: "x"}, "limit": 5})
     assert refused.value.nothing_happened
+
+
+def test_no_field_of_a_form_is_the_method_of_the_request() -> None:
+    request = HttpRequest(method="POST", path="/a", body="application/x-www-form-urlencoded")
+    with pytest.raises(SemanticViolation, match="_method"):
+        encode_request(request, {"body": {"a": 1, "_method": "DELETE"}})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from deputize.catalog.importers.openapi.document import (
     OpenApiDocument,
     UnsupportedOperation,
 )
-from deputize.core.contract.http_request import BODY_ARGUMENT
+from deputize.core.contract.http_request import BODY_ARGUMENT, is_method_override
 
 _ARGUMENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _UNSAFE_NAME = re.compile(r"[^A-Za-z0-9_-]+")
@@ -125,6 +125,8 @@ def _find_unsupported_part(parameter: Json) -> str | None:
     place, name = parameter["in"], parameter["name"]
     if place == "cookie":
         return "is a cookie, and cookies are not sent"
+    if place != "path" and is_method_override(name):
+        return "makes another operation of it, which an argument must not"
     if "content" in parameter:
         return "is encoded by a media type inside its place, which is not supported"
     style = parameter.get("style", _DEFAULT_STYLES[place])

@@ -167,6 +167,41 @@ def test_an_optional_part_that_cannot_be_sent_is_left_out_and_named() -> None:
     assert "the parameter filter is left out" in made.external_mappings["openapi"]["left_out"][0]
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("X-HTTP-Method-Override", "header"), ("x_http_method", "header"), ("X-Method-Override", "query"),
+     ("_method", "query")],
+)  # fmt: skip
+def test_no_argument_makes_another_operation_of_a_request(name: str, place: str) -> None:
+    parameter = {"name": name, "in": place, "schema": {"type": "string"}}
+    made = get_contract(build_one({"parameters": [parameter]}))
+    assert made.input_schema["properties"] == {}
+    assert name in made.external_mappings["openapi"]["left_out"][0]
+    assert "another operation" in get_reason(build_one({"parameters": [{**parameter, "required": True}]}))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name", "place", "is_refused"),
+    [
+        ({"type": "apiKey", "in": "header", "name": "X-Api-Key"}, "X_Api_Key", "header", True),
+        ({"type": "apiKey", "in": "query", "name": "api_key"}, "apiKey", "query", True),
+        # The credential takes the place of this one.
+        ({"type": "apiKey", "in": "header", "name": "X-Api-Key"}, "x-api-key", "header", False),
+        ({"type": "apiKey", "in": "header", "name": "X-Api-Key"}, "X_Api_Key", "query", False),
+    ],
+)
+def test_no_argument_stands_beside_the_credential_in_another_spelling(
+    scheme: dict[str, str], name: str, place: str, is_refused: bool
+) -> None:
+    parameters = [{"name": name, "in": place, "schema": {"type": "string"}}]
+    operation = {"operationId": "one", "parameters": parameters, "security": [{"key": []}]}
+    document = make_document(paths={"/a": {"get": operation}}, components={"securitySchemes": {"key": scheme}})
+    built = build(document, security="key")
+    assert [f"has {name}, which services may take for the credential" in each.reason for each in built.refusals] == (
+        [True] if is_refused else []
+    )
+
+
 def test_arguments_of_one_name_in_several_places_are_told_apart() -> None:
     parameters = [
         {"name": name, "in": place, "required": True, "schema": {"type": "string"}}
