@@ -30,8 +30,8 @@ from deputize.execute.upstreams.jsonrpc import (
 
 _SESSION_ID: Final = re.compile(r"[\x21-\x7e]{1,512}")
 _LARGEST_REFUSAL: Final = 65_536
-# As much of a stream as takes less than 10 ms to parse, whatever it contains.
-_STREAM_SLICE: Final = 16_384
+# As much of a stream as takes less than 3 ms to parse, whatever it contains.
+_STREAM_SLICE: Final = 4_096
 _SESSION_ERROR_CODES: Final = RELAY_ERROR_CODES | {INVALID_REQUEST}
 # Statuses that mean that the request was rejected without being processed.
 _REJECTION_STATUSES: Final = frozenset({400, 404, 405, 406, 410, 411, 413, 414, 415, 421, 426, 431})
