@@ -9,9 +9,11 @@ from deputize.core.contract.names import to_outward_name
 from deputize.core.mcp.constants import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION_KEY
 from deputize.interfaces.console.cookies import SESSION
 from proofs.stalls import corpus
+from proofs.stalls.hostile_peer import KINDS
 from proofs.stalls.testbed import POLICIES, Testbed
 
 RESULTS_SERVER, PATTERNS_SERVER = "results", "patterns"
+FRAMING = "framing: "
 # The old matcher takes seconds for this one, and never ends with the others.
 SHORT_NAME = "a name of 23 characters"
 _HOSTILE_TENANT = "acme"
@@ -61,6 +63,7 @@ async def warm_up(testbed: Testbed) -> None:
     for server, tool in tools.items():
         await testbed.declare(server, "tools", orjson.dumps([tool]))
         await testbed.measure(f"{server}: tools", "POST", f"/v1/servers/{server}/test")
+    await testbed.measure("peer_mcp: tools", "POST", "/v1/servers/peer_mcp/test")
     for _ in range(3):
         await testbed.measure_json("warm up", "POST", "/v1/calls", {"tool": "stalls.echo", "arguments": {"value": 1}})
         await _call_over_mcp(testbed, "warm up over MCP", f"{RESULTS_SERVER}.fetch", b"{}")
@@ -85,6 +88,15 @@ async def send_pattern_results(testbed: Testbed, only: str | None = None) -> Non
             continue
         await testbed.declare(PATTERNS_SERVER, "result", result)
         await _call_over_both(testbed, f"result: {name}", f"{PATTERNS_SERVER}.scan")
+
+
+async def answer_with_framing(testbed: Testbed, only: str | None = None) -> None:
+    """Call a peer whose answers are heads, chunks of one byte or trailers without end."""
+    for kind in KINDS:
+        for tool in ("peer.answer", "peer_mcp.recite"):
+            if only in (None, kind):
+                call = {"tool": tool, "arguments": {"kind": kind}}
+                await testbed.measure_json(f"{FRAMING}{kind}, {tool}", "POST", "/v1/calls", call)
 
 
 async def send_many_objects(testbed: Testbed) -> None:
@@ -223,5 +235,5 @@ async def _send_mcp(
 
 
 Attack = Callable[[Testbed], Awaitable[None]]
-QUICK_ATTACKS: Sequence[Attack] = (send_arguments, send_results)
+QUICK_ATTACKS: Sequence[Attack] = (send_arguments, send_results, answer_with_framing)
 ATTACKS: Sequence[Attack] = (*QUICK_ATTACKS, send_definitions, send_manifests, show_console_pages, send_policies)

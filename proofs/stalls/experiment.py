@@ -16,6 +16,9 @@ NAME = "stalls"
 PROMISE = "Nothing that callers, administrators or servers send keeps the event loop busy for more than 50 ms."
 FULL_ONLY = True
 _OLD_MATCHER, _UNBOUNDED_DOCUMENTS = "stalls_old_matcher", "stalls_unbounded_documents"
+_RAW_STREAMS = "stalls_raw_streams"
+# What calls end in whose peer sends framing without end: its service is not available.
+_REFUSED = 503
 _MAX_STRETCH_MS = 50
 # The quick form is run on machines that do other things, too, which slow each instruction down.
 _QUICK_FACTOR = 3
@@ -45,12 +48,20 @@ async def prove(sandbox: Sandbox) -> Verdict:
     await testbed.restart_as_variant(_UNBOUNDED_DOCUMENTS)
     await attacks.send_many_objects(testbed)
     unbounded_documents = testbed.take_measurements()
+    sandbox.log(f"control: {_RAW_STREAMS}")
+    await testbed.restart_as_variant(_RAW_STREAMS)
+    await attacks.answer_with_framing(testbed, only="chunks")
+    raw_streams = testbed.take_measurements()
     _print_longest(sandbox, measured)
     memory: dict[str, Figure] = {
         "peak_memory_growth_mb": round(memory_peak - memory_before, 1),
         "memory_growth_when_repeated_mb": round(memory_again, 1),
     }
-    controls = {_OLD_MATCHER: _find_longest(old_matcher), _UNBOUNDED_DOCUMENTS: _find_longest(unbounded_documents)}
+    controls = {
+        _OLD_MATCHER: _find_longest(old_matcher),
+        _UNBOUNDED_DOCUMENTS: _find_longest(unbounded_documents),
+        _RAW_STREAMS: _find_longest(raw_streams),
+    }
     return build_verdict(measured, memory, controls, _MAX_STRETCH_MS * (1 if sandbox.full else _QUICK_FACTOR))
 
 
@@ -63,6 +74,7 @@ def build_verdict(
         "longest_wait_ms": max(each.wait_ms for each in measured),
         "requests": len(measured),
         "accepted_requests": sum(each.status < 300 for each in measured),
+        "framing_accepted": sum(each.name.startswith(attacks.FRAMING) and each.status != _REFUSED for each in measured),
         "internal_errors": sum(each.status == 500 for each in measured),
         **memory,
         **{f"{name}_longest_ms": longest_ms for name, longest_ms in controls.items()},

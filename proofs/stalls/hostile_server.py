@@ -52,7 +52,7 @@ async def _handle_mcp(server: HostileDeclarations, request: dict[str, Any], send
     if "id" not in request:
         await send_json(send, 202, b"")
         return
-    message = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request["id"]) + b"," + _answer(server, request) + b"}"
+    message = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request["id"]) + b"," + answer_request(server, request) + b"}"
     if server.stream_start is None or request["method"] != "tools/call":
         await send_json(send, 200, message)
         return
@@ -60,7 +60,8 @@ async def _handle_mcp(server: HostileDeclarations, request: dict[str, Any], send
     await send({"type": "http.response.body", "body": server.stream_start + b"data: " + message + b"\n\n"})
 
 
-def _answer(server: HostileDeclarations, request: dict[str, Any]) -> bytes:
+def answer_request(server: HostileDeclarations, request: dict[str, Any]) -> bytes:
+    """Build the member of a JSON-RPC message that answers a request."""
     match request["method"]:
         case "server/discover":
             discovery = {

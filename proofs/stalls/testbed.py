@@ -1,5 +1,6 @@
 """A probed gateway, a hostile server behind it, and a measure around every request."""
 
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from proofs.kit.gateway_variant import restart_as_module, restart_as_variant
 from proofs.kit.http_client import HttpConnection, HttpResponse
 from proofs.kit.sandbox import Sandbox
 from proofs.kit.sign_in_issuer import SignInIssuer
+from proofs.stalls.hostile_peer import DOCUMENT, HostilePeer
 from proofs.stalls.loop_probe import PROBE_FILE, ProbeReader
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +23,25 @@ _SCOPES = ("proof:write", "deputize:admin")
 POLICIES = """
 @id("open") permit (principal, action, resource);
 @id("ask") @decision("ask") forbid (principal, action, resource == Tool::"stalls.wipe");
+"""
+# Its circuits stay closed: each answer is a failure.
+_PEER = """
+[[services]]
+name = "peer"
+tenant = "acme"
+document = "{document}"
+sha256 = "{digest}"
+url = "{url}"
+breaker = {{failure_threshold = 100, timeout_seconds = 1}}
+
+[[servers]]
+name = "peer_mcp"
+tenant = "acme"
+url = "{url}/mcp"
+reads = ["*"]
+breaker = {{failure_threshold = 100, timeout_seconds = 1}}
+probe_seconds = 3600
+recheck_seconds = 3600
 """
 _SERVER = """
 [[servers]]
@@ -60,6 +81,11 @@ class Testbed:
         server_url = (await child.wait_for_line(READY, timeout=5)).partition(READY)[2].strip()
         people, port = await SignInIssuer.start(sandbox, issuer, "acme"), sandbox.pick_free_port()
         settings = people.render_settings(f"http://127.0.0.1:{port}")
+        peer, document = HostilePeer(), sandbox.folder / "peer.json"
+        document.write_bytes(orjson.dumps(DOCUMENT))
+        digest = hashlib.sha256(document.read_bytes()).hexdigest()
+        settings += _PEER.format(document=document, digest=digest, url=await peer.start())
+        sandbox.add_cleanup(peer.close)
         settings += "".join(_SERVER.format(name=name, url=server_url) for name in servers)
         probe_file = sandbox.folder / "probe"
         probe = ProbeReader(probe_file)

@@ -1,4 +1,5 @@
-"""Thirty upstreams behind two gateways: ten refuse, swallow or close connections, are slow, flap or answer garbage.
+"""Thirty upstreams behind two gateways: ten refuse, swallow or close connections, are slow, flap, or send garbage or
+answers without end.
 
 Callers of the healthy ones must hardly notice, both gateways must know of an open circuit at nearly the same time, and
 what nobody declared repeatable is sent once. Rounds with and without the sick ones take turns in one run.

@@ -42,6 +42,10 @@ class Behavior(StrEnum):
     SLOW = "slow"
     FLAPPING = "flapping"
     GARBAGE = "garbage"
+    # Heads come before an answer that never comes.
+    HEADS = "heads"
+    # The answer comes in chunks of one byte, without end.
+    CRUMBS = "crumbs"
 
 
 SICK_BEHAVIORS = (
@@ -51,9 +55,16 @@ SICK_BEHAVIORS = (
     Behavior.SLOW,
     Behavior.FLAPPING,
     Behavior.GARBAGE,
+    Behavior.HEADS,
+    Behavior.CRUMBS,
 )
 
 
+# What they send first, and again and again after it.
+_ENDLESS = {
+    Behavior.HEADS: (b"", b"HTTP/1.1 100 \r\n\r\n" * 500),
+    Behavior.CRUMBS: (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 1_000),
+}
 _CLOSING = (Behavior.REFUSED, Behavior.DEAD)
 
 
@@ -117,6 +128,13 @@ class Service:
             return False
         if behavior is Behavior.GARBAGE:
             writer.write(b"\x00\xff this is not HTTP\r\n\r\n")
+            return False
+        if behavior in _ENDLESS:
+            start, part = _ENDLESS[behavior]
+            writer.write(start)
+            while self.behavior is behavior:
+                writer.write(part)
+                await writer.drain()
             return False
         await asyncio.sleep(_ANSWER_SECONDS)
         is_down = (

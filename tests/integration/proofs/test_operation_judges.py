@@ -231,6 +231,7 @@ MEMORY: dict[str, float] = {"peak_memory_growth_mb": 600.0, "memory_growth_when_
         (MEASURED, {}, set()),
         (replace(MEASURED, stretch_ms=50.1), {}, {"longest_stretch_ms"}),
         (replace(MEASURED, status=500), {}, {"internal_errors"}),
+        (replace(MEASURED, name="framing: chunks"), {}, {"framing_accepted"}),
         (MEASURED, {"peak_memory_growth_mb": 600.1}, {"peak_memory_growth_mb"}),
         (MEASURED, {"memory_growth_when_repeated_mb": 100.1}, {"memory_growth_when_repeated_mb"}),
     ],
