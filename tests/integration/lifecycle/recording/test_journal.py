@@ -73,7 +73,10 @@ async def test_the_state_before_is_kept_where_the_compensation_needs_it(lab: Gat
 
 async def test_a_tool_that_only_names_its_undo_leaves_its_arguments(lab: GatewayLab) -> None:
     (row,) = await fetch_journal(lab, await call(lab, "pin", name="c", text="top"))
-    compensation = {"tool": "book.unpin", "arguments": {"name": "c", "text": "top"}, "by_name": True}
+    compensation = {
+        "tool": "book.unpin", "arguments": {"name": "c", "text": "top"}, "by_name": True,
+        "origins": {"name": "result", "text": "arguments"},
+    }  # fmt: skip
     assert await read_compensation(lab, row) == compensation
     assert (row["compensation_class"], row["undo_until"]) == ("semantic", None)
 
