@@ -52,10 +52,12 @@ def make_backpressure(waiting_count: int) -> Problem:
     )
 
 
-def make_queue_refusal(max_queued: int) -> Problem:
+def make_queue_refusal(max_queued: int, *, of_user: bool) -> Problem:
+    most = max(max_queued // 2, 1) if of_user else max_queued
+    whose = "user are queued, half of what" if of_user else "tenant are queued, as many as"
     return QueueFull(
-        f"{max_queued} calls of this tenant are queued, as many as runs.max_queued allows",
-        details={"max_queued": max_queued},
+        f"{most} calls of this {whose} runs.max_queued allows",
+        details={"max_queued": most},
         retry_after_ms=5000,
         nothing_happened=True,
     )

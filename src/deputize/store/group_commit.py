@@ -52,7 +52,7 @@ from deputize.store.commit_rows import (
 )
 from deputize.store.commit_statistics import CommitStatistics
 from deputize.store.restore_guard.lineage import WentBackError
-from deputize.store.run_commits import commit_runs, find_new_runs, split_full_queue
+from deputize.store.run_commits import FullQueue, commit_runs, find_new_runs, split_full_queue
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 # Takes the tenant and the id of an audit entry whose commit was acknowledged.
@@ -81,7 +81,9 @@ class GroupCommit:
         waits_at_barrier: bool = False, note_entry: NoteEntry = lambda tenant, entry_id: None,
         max_waiting_rows: int = 10_000, max_queued_runs: int | None = None,
     ) -> None:  # fmt: skip
-        """Take rows while fewer than `max_waiting_rows` wait; `max_queued_runs` bounds the queued calls of a tenant."""
+        """Take rows while fewer than `max_waiting_rows` wait; `max_queued_runs` bounds the queued calls of a tenant,
+        and half of it those of a user.
+        """
         self._connect = connect
         self._note_entry = note_entry
         self._boot_id = boot_id
@@ -243,12 +245,12 @@ class GroupCommit:
     async def _commit_batch(self, batch: list[PendingRow]) -> None:
         delay, clock = 0.01, asyncio.get_running_loop().time
         started_at = clock()
-        full_tenant: str | None = None
+        full_queue: FullQueue | None = None
         while True:
             try:
-                if full_tenant is not None:
+                if full_queue is not None:
                     # Asks the database, so it may fail as sending does.
-                    batch, full_tenant = await self._refuse_runs(batch, full_tenant), None
+                    batch, full_queue = await self._refuse_runs(batch, full_queue), None
                     if not batch:
                         return
                 answers = await self._send_rows([pending_row.row for pending_row in batch])
@@ -270,7 +272,7 @@ class GroupCommit:
                     return
             except asyncpg.PostgresError as error:
                 if error.sqlstate == QUEUE_FULL:
-                    full_tenant = error.detail or ""
+                    full_queue = FullQueue.read(error)
                     continue
                 await self._commit_one_by_one(batch, error)
                 return
@@ -297,17 +299,19 @@ class GroupCommit:
         self._queue = [each for each in self._queue if each.row[0] not in tenants]
         return self._keep_in_flight(batch, [each for each in batch if each.row[0] not in tenants])
 
-    async def _refuse_runs(self, batch: list[PendingRow], tenant: str) -> list[PendingRow]:
-        """Refuse new runs of a tenant whose queue is full, or try fewer of them; return the rows that are left.
+    async def _refuse_runs(self, batch: list[PendingRow], queue: FullQueue) -> list[PendingRow]:
+        """Refuse new runs of a tenant or user whose queue is full, or try fewer; return the rows that are left.
 
-        With the last one, all new runs that wait are refused, so that a tenant at its bound does not hold up others.
+        With the last one, all new runs that wait are refused, so that whoever is at the bound does not hold up others.
         """
-        rows_left, later_rows, refused_rows = split_full_queue(batch, tenant)
+        rows_left, later_rows, refused_rows = split_full_queue(batch, queue)
         if refused_rows:
-            refused_rows += await find_new_runs(self._require_connection(), self._queue, tenant, self._timeout)
+            refused_rows += await find_new_runs(self._require_connection(), self._queue, queue, self._timeout)
         refused_ids = {id(each) for each in refused_rows}
         self._queue = later_rows + [each for each in self._queue if id(each) not in refused_ids]
-        reject_rows(refused_rows, lambda: make_queue_refusal(self._max_queued_runs or 0))
+        reject_rows(
+            refused_rows, lambda: make_queue_refusal(self._max_queued_runs or 0, of_user=queue.user is not None)
+        )
         return self._keep_in_flight(batch, rows_left)
 
     def _keep_in_flight(self, batch: list[PendingRow], rows_left: list[PendingRow]) -> list[PendingRow]:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import asyncpg
 
@@ -13,6 +14,27 @@ from deputize.store.commit_rows import BeginRunRow, CommitRow, QueueRunRow, Rele
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("calls")
+
+
+@dataclass(frozen=True, slots=True)
+class FullQueue:
+    """The queued calls that are as many as allowed: of a tenant, or of one user of it."""
+
+    tenant: str
+    user: str | None
+
+    @classmethod
+    def read(cls, error: asyncpg.PostgresError) -> "FullQueue":
+        """Read which queue a batch would have filled beyond its bound."""
+        return cls(error.detail or "", error.hint or None)
+
+    def has_row(self, row: CommitRow) -> bool:
+        """Tell whether a row queues a call there."""
+        return (
+            type(row) is QueueRunRow
+            and row.tenant == self.tenant
+            and (self.user is None or row.open_row.user == self.user)
+        )
 
 
 async def commit_runs(
@@ -49,15 +71,15 @@ async def commit_runs(
 
 
 def split_full_queue(
-    batch: Sequence[PendingRow], tenant: str
+    batch: Sequence[PendingRow], queue: FullQueue
 ) -> tuple[list[PendingRow], list[PendingRow], list[PendingRow]]:
-    """Split a batch that would queue too many calls of a tenant into rows to send now, to send later, and to refuse.
+    """Split a batch that would queue too many calls into rows to send now, to send later, and to refuse.
 
     Of several new runs, half are sent first, because there may be room for some. If there is none for a single one, it
     is refused.
     """
-    runs = [each for each in batch if _is_run_of(tenant, each.row)]
-    others = [each for each in batch if not _is_run_of(tenant, each.row)]
+    runs = [each for each in batch if queue.has_row(each.row)]
+    others = [each for each in batch if not queue.has_row(each.row)]
     if len(runs) > 1:
         middle = (len(runs) + 1) // 2
         return runs[:middle] + others, runs[middle:], []
@@ -65,13 +87,13 @@ def split_full_queue(
 
 
 async def find_new_runs(
-    connection: asyncpg.Connection, waiting_rows: Sequence[PendingRow], tenant: str, timeout: float
+    connection: asyncpg.Connection, waiting_rows: Sequence[PendingRow], queue: FullQueue, timeout: float
 ) -> list[PendingRow]:
-    """Find the waiting runs of a tenant that would queue a call: all but those whose key is claimed.
+    """Find the waiting runs that would queue a call there: all but those whose key is claimed.
 
     One that replaces an ended call may take the key over from it, and counts as new.
     """
-    runs = [each for each in waiting_rows if _is_run_of(tenant, each.row)]
+    runs = [each for each in waiting_rows if queue.has_row(each.row)]
     keys = [
         (each.row.call_id, each.row.open_row.scope, each.row.open_row.key)
         for each in runs
@@ -79,10 +101,8 @@ async def find_new_runs(
     ]
     if not keys:
         return runs
-    answers = await connection.fetch(_SQL["find_repeated_keys"], tenant, *zip(*keys, strict=True), timeout=timeout)
+    answers = await connection.fetch(
+        _SQL["find_repeated_keys"], queue.tenant, *zip(*keys, strict=True), timeout=timeout
+    )
     repeated_call_ids = {str(answer["id"]) for answer in answers}
     return [each for each in runs if each.row[1] not in repeated_call_ids]
-
-
-def _is_run_of(tenant: str, row: CommitRow) -> bool:
-    return type(row) is QueueRunRow and row.tenant == tenant

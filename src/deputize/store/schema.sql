@@ -920,6 +920,20 @@ CREATE INDEX progress_by_time ON deputize.progress USING btree (at);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.progress TO deputize_writer;
 
+-- The last turn of each user and priority in the queue of a tenant.
+CREATE TABLE deputize.queue_turns (
+    tenant text NOT NULL,
+    lane bigint NOT NULL,
+    turn bigint NOT NULL,
+    used_at timestamp with time zone DEFAULT now() NOT NULL
+);
+ALTER TABLE ONLY deputize.queue_turns
+    ADD CONSTRAINT queue_turns_pkey PRIMARY KEY (tenant, lane);
+CREATE INDEX queue_turns_by_time ON deputize.queue_turns USING btree (used_at);
+CREATE INDEX queue_turns_last ON deputize.queue_turns USING btree (tenant, turn);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,DELETE ON TABLE deputize.queue_turns TO deputize_writer;
+
 -- How calls of each version ended and what they took in the last hours, by minute. Written with call_measurements.
 CREATE TABLE deputize.recent_measurements (
     tenant text NOT NULL,
@@ -2417,16 +2431,40 @@ CREATE FUNCTION deputize.enqueue_run(
     AS $$
 declare
     before integer;
+    served_turn bigint;
+    next_turn bigint;
+    whose text;
 begin
     update deputize.runs set enqueue_count = enqueue_count + 1 where tenant = p_tenant and id = p_call_id
         returning enqueue_count - 1 into before;
+    select (min(w.priority) - 1) / 2 into served_turn from dbos.workflow_status w
+        where w.queue_name = 'runs' and w.status = 'ENQUEUED' and w.queue_partition_key = p_tenant;
+    if served_turn is null then
+        select coalesce(max(q.turn), 0) into served_turn from deputize.queue_turns q where q.tenant = p_tenant;
+    end if;
+    -- A run that has waited had its turn.
+    next_turn := served_turn;
+    if not p_waited and p_delay_seconds <= 0 then
+        select k.caller_user into whose from deputize.calls k where k.tenant = p_tenant and k.id = p_call_id;
+        select greatest(served_turn, max(q.turn) filter (where own.priority <= p_priority)
+                   + 1 + count(*) filter (where own.priority <> p_priority and q.turn >= served_turn))
+            into next_turn
+            from generate_series(1, 10) as own(priority)
+            join deputize.queue_turns q
+                on q.tenant = p_tenant and q.lane = hashtextextended(whose, own.priority);
+        insert into deputize.queue_turns as q (tenant, lane, turn)
+            values (p_tenant, hashtextextended(coalesce(whose, ''), p_priority), next_turn)
+            on conflict (tenant, lane) do update set turn = greatest(excluded.turn, q.turn + 1), used_at = now()
+            returning q.turn into next_turn;
+    end if;
     perform dbos.enqueue_workflow(
         workflow_name => 'carry', queue_name => 'runs',
         positional_args => array[to_json(p_tenant), to_json(p_call_id::text)],
         -- The engine forgets no id, so a run that is given to it again gets its id and a number.
         workflow_id => case when before = 0 then p_call_id::text else p_call_id::text || ':' || before end,
-        -- A run that has waited goes before new ones of its priority.
-        priority => 2 * p_priority - case when p_waited then 1 else 0 end, queue_partition_key => p_tenant,
+        -- A run that has waited goes before new ones of the same turn.
+        priority => least(2 * next_turn + case when p_waited then 1 else 2 end, 2147483647)::integer,
+        queue_partition_key => p_tenant,
         delay_until_epoch_ms =>
             case when p_delay_seconds > 0 then (1000 * (extract(epoch from now()) + p_delay_seconds))::bigint end);
 end $$;
@@ -3137,6 +3175,7 @@ declare
     -- Set by gateways that know the bound; unset, there is none.
     max_queued integer := nullif(current_setting('deputize.max_queued', true), '')::integer;
     full_tenant text;
+    full_user text;
 begin
     for result in select * from deputize.commit_calls(
         tenants => tenants, boot => boot,
@@ -3185,13 +3224,28 @@ begin
         where exists (select from deputize.calls k where k.tenant = t.tenant and k.state = 'queued'
                       offset max_queued limit 1)
         limit 1;
+        if not found then
+            -- Of one user, half as many. Only where the tenant has more than that are they counted.
+            select u.tenant, u.caller_user into full_tenant, full_user
+            from (select distinct o.tenant, o.caller_user
+                  from unnest(openings_tenant, openings_call_id, openings_user) as o(tenant, id, caller_user)
+                  where o.id = any(inserted)) as u
+            where exists (select from deputize.calls k where k.tenant = u.tenant and k.state = 'queued'
+                          offset greatest(max_queued / 2, 1) limit 1)
+              and exists (select from deputize.calls k where k.tenant = u.tenant and k.state = 'queued'
+                          and k.caller_user = u.caller_user offset greatest(max_queued / 2, 1) limit 1)
+            limit 1;
+        end if;
         if found then
-            raise exception 'the queue of a tenant is full' using errcode = 'DQ001', detail = full_tenant;
+            raise exception 'the queue is full'
+                using errcode = 'DQ001', detail = full_tenant, hint = coalesce(full_user, '');
         end if;
     end if;
+    -- In one order everywhere, so that two gateways that queue calls of the same users do not deadlock.
     perform deputize.enqueue_run(o.tenant, o.id, o.priority)
-        from unnest(openings_tenant, openings_call_id, runs_priority) as o(tenant, id, priority)
-        where o.id = any(inserted);
+        from (select u.* from unnest(openings_tenant, openings_call_id, openings_user, runs_priority)
+                  with ordinality as u(tenant, id, caller_user, priority, place)
+              where u.id = any(inserted) order by u.tenant, u.caller_user, u.priority, u.place) as o;
 end $$;
 
 -- Return the current lineage, the sum of all epochs, and which server this is. The sum never decreases within a

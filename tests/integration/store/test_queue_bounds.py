@@ -1,6 +1,7 @@
 """What waits for a commit, and what a tenant has queued, is bounded; one tenant at its bound holds up no other."""
 
 import asyncio
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.integration.store.test_group_commit_deferral import hold_barrier, wai
 
 pytestmark = pytest.mark.requirement("CON-6")
 ACME, OTHER = "acme", "other"
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -24,9 +26,11 @@ async def dsn(fresh_database: str) -> str:
     return fresh_database
 
 
-def make_run(tenant: str = ACME, key: str | None = None) -> QueueRunRow:
-    opening = make_opening(key, tenant=tenant)
-    run = RunRow(input=b"i", caller=b"c", not_after=datetime.now(UTC) + timedelta(days=1), priority=5, release="1")
+def make_run(tenant: str = ACME, key: str | None = None, *, user: str | None = None, priority: int = 5) -> QueueRunRow:
+    """A run, of another user each time unless one is named."""
+    opening = make_opening(key, tenant=tenant, user=user or f"user-{next(_numbers)}")
+    not_after = datetime.now(UTC) + timedelta(days=1)
+    run = RunRow(input=b"i", caller=b"c", not_after=not_after, priority=priority, release="1")
     return QueueRunRow(tenant, opening.call_id, opening, run, None)
 
 
@@ -86,6 +90,76 @@ async def test_a_tenant_queues_as_many_calls_as_allowed_and_another_one_is_not_c
         assert refusal.value.message == "3 calls of this tenant are queued, as many as runs.max_queued allows"
         assert refusal.value.nothing_happened
         await writer.put(make_run(OTHER), seconds=60)
+
+
+async def test_a_user_queues_half_of_what_the_tenant_may(dsn: str) -> None:
+    async with open_writer(dsn, max_queued_runs=6, timeout=60) as writer:
+        rows = [make_run(user="eve") for _ in range(5)] + [make_run(user="bob") for _ in range(2)]
+        results = await asyncio.gather(*(writer.put(row, seconds=60) for row in rows), return_exceptions=True)
+        assert [isinstance(each, QueueFull) for each in results] == [False] * 3 + [True] * 2 + [False] * 2
+        assert isinstance(results[3], QueueFull)
+        assert results[3].message == "3 calls of this user are queued, half of what runs.max_queued allows"
+        assert await count_queued(dsn, ACME) == 5
+
+
+async def list_queue(dsn: str) -> list[tuple[str, int]]:
+    """List whose calls the engine takes in which order, with their priorities: as it selects them itself."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch(
+            "select k.caller_user, r.priority from dbos.workflow_status w "
+            "join deputize.calls k on k.id = w.workflow_uuid::uuid join deputize.runs r on r.id = k.id "
+            "where w.status = 'ENQUEUED' order by w.priority, w.created_at, k.id"
+        )
+        return [(row["caller_user"], row["priority"]) for row in rows]
+    finally:
+        await connection.close()
+
+
+async def take_first(dsn: str, count: int) -> list[str]:
+    """Take the first calls of the queue away, as a worker does, and list whose they were."""
+    first = [user for user, _ in await list_queue(dsn)][:count]
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(
+            "update dbos.workflow_status set status = 'PENDING' where workflow_uuid in (select workflow_uuid from "
+            "dbos.workflow_status where status = 'ENQUEUED' order by priority, created_at, workflow_uuid limit $1)",
+            count,
+        )
+    finally:
+        await connection.close()
+    return first
+
+
+async def test_users_take_turns_in_the_queue_whatever_priority_one_of_them_names(dsn: str) -> None:
+    async with open_writer(dsn, timeout=60) as writer:
+        for _ in range(12):
+            await writer.put(make_run(user="eve", priority=1), seconds=60)
+        for user in ("ana", "ana", "bob"):
+            await writer.put(make_run(user=user), seconds=60)
+        assert [user for user, _ in await list_queue(dsn)][:6] == ["eve", "ana", "bob", "eve", "ana", "eve"]
+        # One who comes later begins with the turn that is served then, and not behind what others queued.
+        assert len(await take_first(dsn, 8)) == 8
+        await writer.put(make_run(user="zoe"), seconds=60)
+        assert "zoe" in [user for user, _ in await list_queue(dsn)][:2]
+
+
+async def test_a_priority_orders_ones_own_calls_and_gives_no_more_turns(dsn: str) -> None:
+    async with open_writer(dsn, timeout=60) as writer:
+        for priority in (5, 5, 5, 1, 9):
+            await writer.put(make_run(user="ana", priority=priority), seconds=60)
+        order = [priority for _, priority in await list_queue(dsn)]
+        assert order.index(1) <= 1
+        assert order[-1] == 9
+        for _ in range(100):
+            await writer.put(make_run(user="bob"), seconds=60)
+        # One call at a time of each priority, whenever there is none left: never twice as many as another user gets
+        # for each of its priorities, and the other user is served all the time.
+        served: list[str] = []
+        for number in range(100):
+            await writer.put(make_run(user="eve", priority=1 + number % 10), seconds=60)
+            served += await take_first(dsn, 1)
+        assert served.count("bob") >= 20
 
 
 async def test_what_is_refused_leaves_nothing_and_a_repeated_key_still_finds_its_call(dsn: str) -> None:

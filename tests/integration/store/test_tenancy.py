@@ -115,7 +115,8 @@ FILL_SERVERS = """
     insert into deputize.results
         (tenant, reference, call_id, tool, caller_user, caller_agents, bytes, is_redacted, expires_at)
         values ($1, 'r', '01890000-0000-7000-8000-000000000000', 'a.b', 'u', '{}', 1, false, now());
-    insert into deputize.result_chunks values ($1, 'r', 0, 's')
+    insert into deputize.result_chunks values ($1, 'r', 0, 's');
+    insert into deputize.queue_turns (tenant, lane, turn) values ($1, 1, 1)
 """
 FILL_LOGS = """
     insert into deputize.log_leaves (tenant, leaf_index, entry_id, hash)
@@ -299,7 +300,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "circuit_transitions",
         "deprecated_uses", "observed_values", "disagreements", "results", "result_chunks",
         "call_measurements", "log_queue", "log_backlogs",
-        "legal_holds",
+        "legal_holds", "queue_turns",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.

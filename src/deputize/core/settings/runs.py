@@ -40,6 +40,7 @@ class RunSettings(SettingsSection):
         20_000,
         ge=1,
         le=100_000,
-        description="Most queued calls of one tenant. Further ones are refused with E3701; approved ones are not.",
+        description="Most queued calls of one tenant, and half as many of one user. Further ones are refused with "
+        "E3701; approved ones are not.",
     )
     limits: tuple[RunLimit, ...] = Field((), description="Limits on concurrent runs.")

@@ -60,6 +60,7 @@ class Retention(PeriodicTask):
                 await connection.execute(_SQL["delete_old_progress"], days)
                 await connection.execute(_WEBHOOKS["delete_old_deliveries"], days)
                 await connection.execute(_WEBHOOKS["delete_old_callbacks"], days)
+                await connection.execute(_SQL["delete_old_turns"])
         async with self._runtime.store.write_transaction() as connection:
             if await connection.fetchval(_SQL["claim_periodic_task"], "forget originals", 23 * 60):
                 await connection.execute(_SQL["delete_old_payloads"], days)

@@ -107,10 +107,11 @@ union all
 select seq, report, partial from deputize.progress where tenant = $1 and id = $2 and seq > $3 order by seq limit 200;
 
 -- name: count_runs_ahead
--- How many of the tenant's queued runs come first, among the first thousand.
+-- How many queued runs of the same user come first, among the first thousand of the tenant. Other users take turns.
 select count(*) from (
-    select k.id from deputize.calls k where k.tenant = $1 and k.state = 'queued' order by k.id limit 1000
+    select k.id, k.caller_user from deputize.calls k where k.tenant = $1 and k.state = 'queued' order by k.id limit 1000
 ) as waiting
+join deputize.calls mine on mine.tenant = $1 and mine.id = $2 and mine.caller_user = waiting.caller_user
 join deputize.runs r on r.tenant = $1 and r.id = waiting.id
 join deputize.runs own on own.tenant = $1 and own.id = $2
 where (r.priority, r.queued_at) < (own.priority, own.queued_at);

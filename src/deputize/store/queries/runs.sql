@@ -147,6 +147,10 @@ select deputize.delete_old_payloads(p_days => $1);
 -- name: delete_ended_grants
 select deputize.delete_ended_grants(p_days => $1, p_limit => $2);
 
+-- name: delete_old_turns
+-- Of users who queued nothing for a day: whatever they queue next begins with the turn that is served then.
+delete from deputize.queue_turns where used_at < now() - interval '1 day';
+
 -- name: delete_old_decisions
 select deputize.delete_old_decisions(p_days => $1, p_limit => $2);
 

@@ -352,7 +352,7 @@ class ProgressModel(BaseModel):
 
 
 class QueuePositionModel(BaseModel):
-    ahead: int = Field(description="About how many of the tenant's calls are ahead in the queue.")
+    ahead: int = Field(description="About how many calls of the same user are ahead in the queue; users take turns.")
 
 
 class OpenCallModel(CallListItem):
