@@ -153,6 +153,10 @@ def check_flow_tools(contract: Contract, find_contract: ContractLookup) -> Itera
     if len(chain) > MAX_FLOW_DEPTH:
         reason = f"are flows inside flows, {len(chain)} levels deep; the limit is {MAX_FLOW_DEPTH}"
         yield _make_reason("/flow/steps", reason, "call the inner flows from this one instead")
+        return
+    if (calls := _count_all_calls(contract, find_contract, {})) > MAX_FLOW_CALLS:
+        reason = f"may make {calls} calls with those of the flows inside it; the limit is {MAX_FLOW_CALLS}"
+        yield _make_reason("/flow/steps", reason, "lower max_items or max_rounds, here or in these flows")
     yield from _check_effects(contract, tools)
     final_tools = {name for name, tool in tools.items() if _is_irreversible(tool, find_contract)}
     yield from _check_order(contract.flow.steps, tools, final_tools, None)
@@ -180,6 +184,18 @@ def _find_deepest(contract: Contract, find_contract: ContractLookup, chain: tupl
                 return found
             longest = max(longest, found, key=len)
     return longest
+
+
+def _count_all_calls(contract: Contract, find_contract: ContractLookup, counts: dict[str, int]) -> int:
+    """Count the calls that a flow makes at most, with those of the flows inside it; none of them is a cycle."""
+
+    def count_inner(name: str) -> int:
+        if name not in counts:
+            tool = find_contract(name)
+            counts[name] = 0 if tool is None else _count_all_calls(tool, find_contract, counts)
+        return counts[name]
+
+    return 0 if contract.flow is None else count_calls(contract.flow, count_inner)
 
 
 def _check_effects(contract: Contract, tools: Mapping[str, Contract]) -> Iterator[Reason]:

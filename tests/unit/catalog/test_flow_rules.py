@@ -170,6 +170,18 @@ def test_flows_inside_flows_are_at_most_ten_levels_deep() -> None:
     assert reason == "/flow/steps are flows inside flows, 11 levels deep; the limit is 10"
 
 
+def test_the_calls_of_flows_inside_flows_are_counted_together() -> None:
+    def make_map(name: str, tool: str, items: int) -> Contract:
+        return make_flow(name, _step("a", tool, map={"over": "/input/tags", "max_items": items}))
+
+    def find_count(items: int) -> list[str]:
+        return [each for each in _find_reasons(make_map("outer", "inner", items), inner=inner) if "calls" in each]
+
+    inner = make_map("inner", "look", 30)
+    assert find_count(32) == []
+    assert find_count(33) == ["/flow/steps may make 1023 calls with those of the flows inside it; the limit is 1000"]
+
+
 def test_the_result_must_be_what_the_contract_declares() -> None:
     schema = {"type": "object", "properties": {"text": {"type": "integer"}}, "required": ["text", "more"]}
     assert _find_reasons(make_flow("wrong", _step("a"), output={"text": "/steps/a/text"}, output_schema=schema)) == [

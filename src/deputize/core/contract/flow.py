@@ -115,14 +115,14 @@ class Flow(SparsePart):
             yield from step.walk()
 
 
-def count_calls(flow: Flow) -> int:
-    """Count the calls that a flow makes at most."""
-    return sum(_count_step_calls(each) for each in flow.walk())
+def count_calls(flow: Flow, count_inner: Callable[[str], int] = lambda tool: 0) -> int:
+    """Count the calls that a flow makes at most; `count_inner` counts those that a tool makes, if it is a flow."""
+    return sum(_count_step_calls(each, count_inner) for each in flow.walk())
 
 
-def _count_step_calls(step: FlowStep) -> int:
+def _count_step_calls(step: FlowStep, count_inner: Callable[[str], int]) -> int:
     repeats = step.map.max_items if step.map is not None else 1 if step.loop is None else step.loop.max_rounds
-    return len(step.calls) * repeats
+    return repeats * sum(1 + count_inner(call.tool) for call in step.calls)
 
 
 # Returns how many seconds a call of a tool may take.
