@@ -504,7 +504,6 @@ def _explain_failure(
     package: ServerPackage, ending: Ending, note: str, stderr: bytes, refusals: Mapping[str, str]
 ) -> ConfigError:
     output = stderr.decode(errors="replace")
-    print(ending, note, output)
     if ending is Ending.DEADLINE:
         return ConfigError(f"{package} was not installed within {_SECONDS // 60} minutes: try again.")
     if ending is not Ending.EXIT:
