@@ -1,4 +1,4 @@
-"""Three tools that a newcomer writes, five ways to break each of them, and what the message must name."""
+"""Three tools that a newcomer writes, seven ways to break each of them, and what the message must name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class BrokenFile:
 
 
 def list_broken_files() -> Iterator[BrokenFile]:
-    """Break each tool in five ways."""
+    """Break each tool in seven ways."""
     for name, (parameter, kind, effects) in _SIGNATURES.items():
         signature = f"def {name}({parameter}: {kind}) -> int:"
         start, _, rest = TOOL_FILE.partition(signature)
@@ -72,6 +72,14 @@ def list_broken_files() -> Iterator[BrokenFile]:
             "no colon": (start + signature[:-1] + rest, ("mine.py", f":{line}", "SyntaxError")),
             "no type": (start + f"def {name}({parameter}) -> int:" + rest, (name, parameter, "has no type")),
             "no return type": (start + signature.removesuffix(" -> int:") + ":" + rest, (name, "no return type")),
+            "no type at all": (
+                start + f"def {name}({parameter}):" + rest,
+                (name, parameter, "has no type", "no return type"),
+            ),
+            "a type that is no JSON": (
+                start + f"def {name}({parameter}: type(open)) -> int:" + rest,
+                (name, f"the argument {parameter}", "JSON"),
+            ),
             "unknown effects": (
                 head + "@tool" + decorator.replace(effects, '"erases"') + signature + rest,
                 (name, "effects", "'read', 'write' or 'destructive'"),

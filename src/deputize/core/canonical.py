@@ -26,11 +26,50 @@ _SORTED_JSON_ONLY = (
 _DIGITS_AND_SIGN = b"0123456789-"
 _STARTS_AND_MARKS = bytes.maketrans(b",[.", b"::e")
 _FLOAT = b":e"
+_LARGEST_EXACT_INTEGER = 2**53 - 1
+_MAX_DESCRIBED_DEPTH = 100
 _ASTRAL_LEADS = tuple(bytes([lead]) for lead in range(0xF0, 0xF5))
 
 
 class NotCanonical(ValueError):
     """The value has no canonical form: a number outside the safe range, a lone surrogate, a key that is no string."""
+
+
+def describe_unrepresentable(value: Any, path: str = "", depth: int = 0) -> str | None:
+    """Describe, for its author, the first part of a value that JSON does not have, with its path; None if not found."""
+    where = f"{path or 'it'} is"
+    match value:
+        case None | bool():
+            return None
+        case float():
+            return None if math.isfinite(value) else f"{where} {value}, which is no number in JSON; return None instead"
+        case int():
+            is_exact = abs(value) <= _LARGEST_EXACT_INTEGER
+            return None if is_exact else f"{where} an integer of more than 53 bits; return it as a text"
+        case str():
+            return None if value.isascii() or _is_unicode(value) else f"{where} a text with half a surrogate pair"
+        case dict() | list() | tuple() if depth > _MAX_DESCRIBED_DEPTH:
+            return None
+        case dict():
+            name = next((each for each in value if not isinstance(each, str)), None)
+            if name is not None:
+                return f"{path or 'it'} has the key {str(name)[:40]!r}, which is no text; write keys as texts"
+            parts: Any = value.items()
+        case list() | tuple():
+            parts = enumerate(value)
+        case _:
+            hint = "return a list" if isinstance(value, set | frozenset) else "return text, numbers, lists and dicts"
+            return f"{where} a {type(value).__name__}; {hint}"
+    descriptions = (describe_unrepresentable(each, f"{path}/{name}", depth + 1) for name, each in parts)
+    return next((each for each in descriptions if each is not None), None)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def canonicalize(value: Any) -> bytes:

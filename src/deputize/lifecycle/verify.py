@@ -12,7 +12,7 @@ import orjson
 
 from deputize.catalog.schemas import measure_depth
 from deputize.catalog.validation_job import JobRunner
-from deputize.core.canonical import NotCanonical, canonicalize
+from deputize.core.canonical import NotCanonical, canonicalize, describe_unrepresentable
 from deputize.core.content import render_content
 from deputize.core.errors import (
     InputRequestRejected,
@@ -214,7 +214,9 @@ def _canonicalize_result(tool_name: str, payload: Any) -> bytes:
     try:
         canonical_result = canonicalize({"result": payload})
     except NotCanonical as error:
-        raise ResultInvalid(f"{tool_name} returned a value that JSON cannot represent exactly: {error}") from error
+        raise ResultInvalid(
+            f"{tool_name} returned a value that JSON cannot represent: {describe_unrepresentable(payload) or error}"
+        ) from error
     if canonical_result.count(b"{") + canonical_result.count(b"[") > _MAX_DEPTH and measure_depth(payload) > _MAX_DEPTH:
         raise ResultInvalid(f"{tool_name} returned a value that nests deeper than {_MAX_DEPTH} levels")
     return canonical_result

@@ -12,7 +12,14 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deputize.core.canonical import NotCanonical, canonicalize, compute_commitment, compute_digest, compute_fingerprint
+from deputize.core.canonical import (
+    NotCanonical,
+    canonicalize,
+    compute_commitment,
+    compute_digest,
+    compute_fingerprint,
+    describe_unrepresentable,
+)
 
 SAFE = 2**53 - 1
 
@@ -127,3 +134,21 @@ def test_a_fingerprint_is_keyed_by_tenant() -> None:
 def test_a_commitment_binds_the_data_under_its_salt(salt: bytes, one: bytes, other: bytes) -> None:
     assert (compute_commitment(salt, one) == compute_commitment(salt, other)) is (one == other)
     assert compute_commitment(salt, one) != compute_commitment(bytes(16) if any(salt) else b"\x01" * 16, one)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": [1, math.nan]}, "/a/1 is nan, which is no number in JSON; return None instead"),
+        (math.inf, "it is inf"),
+        ({"tags": {"x"}}, "/tags is a set; return a list"),
+        ({"a": object()}, "/a is a object; return text"),
+        ({"n": 2**60}, "/n is an integer of more than 53 bits; return it as a text"),
+        ({"a": {1: "x"}}, "/a has the key '1', which is no text"),
+        ({"a": "\ud800"}, "/a is a text with half a surrogate pair"),
+    ],
+)
+def test_what_json_does_not_have_is_described_with_its_path(value: Any, words: str) -> None:
+    with pytest.raises(NotCanonical):
+        canonicalize({"result": value})
+    assert str(describe_unrepresentable(value)).startswith(words)

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -62,6 +62,10 @@ _PYTHON_EXAMPLES = {
 }
 # Given as one value, and stored as an object.
 _SHORT_FORMS = frozenset({"timeout", "idempotency"})
+
+
+# In a module that is being loaded: a list that gets the faults of its tools.
+DECLARATION_FAULTS: Final = "__deputize_faults__"
 
 
 class WrongDeclaration(ValueError):

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from pydantic import ValidationError
 
 from deputize.catalog.importers.declaration import (
+    DECLARATION_FAULTS,
     WrongDeclaration,
     choose_idempotency,
     expand_idempotency,
@@ -176,6 +177,17 @@ def tool(
     }  # fmt: skip
 
     def declare(function: Function) -> Function:
+        faults = getattr(function, "__globals__", {}).get(DECLARATION_FAULTS)
+        if faults is None:
+            return declare_tool(function)
+        # While a file is loaded, the faults of all its tools are collected and told at once.
+        try:
+            return declare_tool(function)
+        except WrongDeclaration as error:
+            faults.extend(error.sentences)
+            return function
+
+    def declare_tool(function: Function) -> Function:
         where = _locate_function(function)
         signature = read_signature(function, where, scope=scope, returns=returns)
         preview_function, takes_context = adapt_previewer(preview, signature, where) if preview else (None, False)

@@ -6,7 +6,7 @@ pydantic generates the schemas; they are tightened here: closed objects, no gene
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -55,8 +55,13 @@ def read_signature(function: Callable[..., Any], where: str, *, scope: dict[str,
     fields: dict[str, Any] = {}
     is_plain = True
     names: list[str] = []
+    faults: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
-        annotation = _get_annotation(parameter, hints, where)
+        fault = _find_parameter_fault(parameter, hints)
+        if fault is not None:
+            faults.append(f"{where}: {fault}")
+            continue
+        annotation = hints[parameter.name]
         if annotation is ToolContext:
             context_name = parameter.name
             continue
@@ -64,7 +69,13 @@ def read_signature(function: Callable[..., Any], where: str, *, scope: dict[str,
         fields[f"a{len(names)}"] = (Annotated[annotation, Field(alias=parameter.name)], default)
         names.append(parameter.name)
         is_plain = is_plain and _is_json_type(annotation) and not isinstance(default, FieldInfo)
-    output = _get_output_type(hints, returns, where)
+    output = returns if returns is not None else hints.get("return", PydanticUndefined)
+    if output is PydanticUndefined:
+        faults.append(f"{where}: it has no return type; write -> str, or its type")
+    elif output is Result:
+        faults.append(f"{where}: Result has no payload type; name it, as in @tool(returns=User)")
+    if faults:
+        raise WrongDeclaration(*faults)
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         adapter = TypeAdapter(output)
@@ -73,9 +84,8 @@ def read_signature(function: Callable[..., Any], where: str, *, scope: dict[str,
             adapter.json_schema(schema_generator=_UntitledJsonSchema, mode="serialization"), close=False
         )
     except PydanticUserError as error:
-        raise WrongDeclaration(
-            f"{where}: a type cannot be described as JSON Schema; use another type: {_get_first_line(error)}"
-        ) from error
+        types = {**{f"the argument {name}": hints[name] for name in names}, "the return value": output}
+        raise WrongDeclaration(*_explain_types(types, where, error)) from error
     return Signature(
         input_schema=input_schema,
         output_schema=output_schema,
@@ -86,8 +96,21 @@ def read_signature(function: Callable[..., Any], where: str, *, scope: dict[str,
     )
 
 
-def _get_first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _explain_types(types: Mapping[str, Any], where: str, error: PydanticUserError) -> Iterator[str]:
+    """Explain which types have no JSON form; if each has one alone, the library's own sentence."""
+    is_explained = False
+    for what, annotation in types.items():
+        try:
+            TypeAdapter(annotation).json_schema()
+        except PydanticUserError:
+            is_explained = True
+            name = getattr(annotation, "__name__", str(annotation))
+            yield (
+                f"{where}: {what} is a {name}, which has no form in JSON; use str, int, float, bool, list, dict, a "
+                "dataclass or a pydantic model"
+            )
+    if not is_explained:
+        yield f"{where}: a type has no form in JSON; use another type: {str(error).partition(chr(10))[0]}"
 
 
 def _get_type_hints(function: Callable[..., Any], where: str, scope: dict[str, Any]) -> dict[str, Any]:
@@ -97,24 +120,15 @@ def _get_type_hints(function: Callable[..., Any], where: str, scope: dict[str, A
         raise WrongDeclaration(f"{where}: the type {error.name} is unknown; define it above the function") from error
 
 
-def _get_annotation(parameter: inspect.Parameter, hints: dict[str, Any], where: str) -> Any:
+def _find_parameter_fault(parameter: inspect.Parameter, hints: dict[str, Any]) -> str | None:
     name = parameter.name
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        raise WrongDeclaration(f"{where}: *{name} has no schema; name each argument instead")
+        return f"*{name} has no schema; name each argument instead"
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise WrongDeclaration(f"{where}: {name} cannot be passed by name; remove the / after it")
+        return f"{name} cannot be passed by name; remove the / after it"
     if name not in hints:
-        raise WrongDeclaration(f"{where}: the argument {name} has no type; write {name}: str, or its type")
-    return hints[name]
-
-
-def _get_output_type(hints: dict[str, Any], returns: Any, where: str) -> Any:
-    output = returns if returns is not None else hints.get("return", PydanticUndefined)
-    if output is PydanticUndefined:
-        raise WrongDeclaration(f"{where}: it has no return type; write -> str, or its type")
-    if output is Result:
-        raise WrongDeclaration(f"{where}: Result has no payload type; name it, as in @tool(returns=User)")
-    return output
+        return f"the argument {name} has no type; write {name}: str, or its type"
+    return None
 
 
 def _is_json_type(annotation: Any) -> bool:

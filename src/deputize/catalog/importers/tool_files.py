@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from deputize.catalog.importers.code_digest import ProjectLoader
-from deputize.catalog.importers.declaration import WrongDeclaration
+from deputize.catalog.importers.declaration import DECLARATION_FAULTS, WrongDeclaration
 
 # Tool files are imported under this name, so that none of them can shadow an installed package.
 MODULE_PREFIX = "_deputize_tools"
@@ -53,8 +53,13 @@ def import_file(path: Path, base: Path) -> ModuleType:
         raise WrongDeclaration(f"{path.relative_to(base)} is not a Python file; give it the suffix .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    faults: list[str] = []
+    vars(module)[DECLARATION_FAULTS] = faults
     try:
         spec.loader.exec_module(module)
+        del vars(module)[DECLARATION_FAULTS]
+        if faults:
+            raise WrongDeclaration(*faults)
     except WrongDeclaration:
         del sys.modules[name]
         raise

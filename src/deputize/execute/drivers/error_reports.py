@@ -11,7 +11,7 @@ from typing import Any
 
 from deputize.core.call_report import ReportToolError
 from deputize.core.contract.tools import PythonTool, ToolContext
-from deputize.core.errors import Problem, SemanticViolation
+from deputize.core.errors import Problem, SemanticViolation, ToolTimeout
 from deputize.execute.drivers.python import PythonDriver
 
 # Ends that are no fault of the code, or have no stack of their own.
@@ -33,7 +33,9 @@ class ReportingDriver(PythonDriver):
             # A check that refuses the arguments does what it is there for.
             is_verdict = isinstance(error, SemanticViolation)
             cause = None if is_verdict else error.__cause__ if isinstance(error, Problem) else error
-            if cause is not None and not isinstance(cause, _UNREPORTED):
+            if isinstance(error, ToolTimeout):
+                self._report_error(tool.contract, error)
+            elif cause is not None and not isinstance(cause, _UNREPORTED):
                 self._report_error(tool.contract, cause)
             raise
 

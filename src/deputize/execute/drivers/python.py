@@ -31,6 +31,8 @@ from deputize.core.errors import (
 from deputize.execute.deadlines import Deadlines
 
 _MAX_CACHED_CONTRACTS = 10_000
+# A part of the tool's time may have passed before it was started.
+_OWN_TIMEOUT_SHARE = 0.9
 _MAX_EARLIER_TOOLS = 256
 
 
@@ -208,10 +210,13 @@ class PythonDriver:
             if tool.is_async:
                 return await self._deadlines.run(tool.run(**arguments), seconds)
             return await self._run_in_thread(tool.contract.full_name, tool.run, arguments, seconds)
+        except ThreadOverrun as overrun:
+            raise overrun.replace(advice=_advise_after_timeout(tool.contract, seconds)) from overrun.__cause__
         except Problem:
             raise
         except TimeoutError as error:
-            raise ToolTimeout(f"{tool.contract.full_name} did not end within {seconds:.3g} s") from error
+            advice = _advise_after_timeout(tool.contract, seconds)
+            raise ToolTimeout(f"{tool.contract.full_name} did not end within {seconds:.3g} s", advice=advice) from error
         except _FILE_ERRORS as error:
             raise ToolFailed(f"{tool.contract.full_name} failed: {_describe_error(error)}") from error
         except OSError as error:
@@ -321,6 +326,14 @@ class PythonDriver:
         # Retrieve the exception, or asyncio would log the tool's error text if no caller awaits the future.
         async_future.add_done_callback(lambda future: future.cancelled() or future.exception())
         raise ThreadOverrun(f"{name} still runs in its thread after {seconds:.3g} s", async_future)
+
+
+def _advise_after_timeout(contract: Contract, seconds: float) -> str | None:
+    """Advise the caller, to whom a later deadline is no use if the tool's own time is over."""
+    limit = contract.timeout.effective_seconds
+    if seconds < limit * _OWN_TIMEOUT_SHARE:
+        return None
+    return f"Request less at once: the tool has {limit:.3g} s, whatever the deadline. Its author can allow more."
 
 
 # How client libraries name a lost connection or response; few of them derive from Python's own exceptions for that.

@@ -80,3 +80,30 @@ def test_a_pattern_that_names_nothing_here_is_refused(folder: Path, pattern: str
 
 def test_collect_finds_the_tools_of_a_module_only() -> None:
     assert collect_tools(pytest) == []
+
+
+def test_every_fault_of_the_types_in_a_file_is_told_at_once(tmp_path: Path) -> None:
+    source = """
+import socket
+from deputize.catalog.importers.python import tool
+
+@tool(effects="read")
+def find(what, where):
+    \"""Find a thing somewhere.\"""
+
+@tool(effects="read")
+def connect(peer: socket.socket, name: str) -> str:
+    \"""Connect to a peer.\"""
+    return name
+"""
+    (tmp_path / "many.py").write_text(source)
+    with pytest.raises(WrongDeclaration) as raised:
+        load_tools(["many.py"], tmp_path)
+    find, connect = "many.py:5 find", "many.py:9 connect"
+    assert raised.value.sentences == (
+        f"{find}: the argument what has no type; write what: str, or its type",
+        f"{find}: the argument where has no type; write where: str, or its type",
+        f"{find}: it has no return type; write -> str, or its type",
+        f"{connect}: the argument peer is a socket, which has no form in JSON; use str, int, float, bool, list, "
+        "dict, a dataclass or a pydantic model",
+    )

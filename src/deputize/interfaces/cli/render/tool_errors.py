@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deputize.core.contract.contract import Contract
 from deputize.core.display_text import to_display_text
+from deputize.core.errors import ToolTimeout
 from deputize.core.sensitive.text import redact_text
 from deputize.interfaces.cli.render.output import format_count, printer
 
@@ -25,6 +26,9 @@ class ToolErrorPrinter:
 
     def __call__(self, contract: Contract, error: BaseException) -> None:
         try:
+            if isinstance(error, ToolTimeout):
+                _print_timeout(contract, error)
+                return
             if printer.as_json:
                 lines = list(format_error(error, self._base))
                 printer.json({"event": "tool_error", "tool": contract.full_name, "lines": lines})
@@ -35,6 +39,17 @@ class ToolErrorPrinter:
         except (OSError, ValueError):
             # The terminal is gone; the call ends as it would have ended with one.
             return
+
+
+def _print_timeout(contract: Contract, error: ToolTimeout) -> None:
+    """Name the declaration that gives a tool more time: only its author can use it."""
+    seconds = contract.timeout.effective_seconds
+    if printer.as_json:
+        printer.json({"event": "tool_timeout", "tool": contract.full_name, "seconds": seconds})
+        return
+    printer.error(
+        f"{error.message}: it may take {seconds:.3g} s. If it needs longer, write @tool(timeout=…) with its seconds."
+    )
 
 
 def format_error(error: BaseException, base: Path) -> Iterator[str]:

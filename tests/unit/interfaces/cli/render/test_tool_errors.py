@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deputize.interfaces.cli.render.tool_errors import format_error
+import pytest
+
+from deputize.core.errors import ToolTimeout
+from deputize.interfaces.cli.render.tool_errors import ToolErrorPrinter, format_error
+from tests.support.policy_inputs import make_tool
 
 
 def run_source(file: Path, source: str) -> dict[str, Any]:
@@ -70,3 +74,12 @@ def test_a_deep_recursion_stays_readable(tmp_path: Path) -> None:
     source = "def sink(depth):\n    return sink(depth - 1) if depth else 1 / 0\n"
     names = run_source(tmp_path / "tool.py", source)
     assert len(list(format_error(catch(names["sink"], 200), tmp_path))) < 40
+
+
+def test_a_timeout_names_the_declaration_that_its_author_can_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = make_tool()
+    ToolErrorPrinter(tmp_path)(contract, ToolTimeout(f"{contract.full_name} did not end within 5 s"))
+    captured = capsys.readouterr()
+    assert "If it needs longer, write @tool(timeout=…) with its seconds." in captured.out + captured.err

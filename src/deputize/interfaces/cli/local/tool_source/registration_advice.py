@@ -7,7 +7,7 @@ import linecache
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deputize.catalog.importers.docstrings import parse_docstring
@@ -128,6 +128,12 @@ def explain_reasons(tool: PythonTool, file: str, reasons: Iterable[Reason]) -> l
     all_reasons = list(reasons)
     gaps = find_source_gaps(tool, all_reasons)
     where = f"{file}:{gaps.line} {gaps.function}"
+    if gaps.has_docstring:
+        # What is too short to choose a tool by counts as none.
+        all_reasons = [
+            replace(each, reason="is shorter than 10 characters") if each.path == "/description" else each
+            for each in all_reasons
+        ]
     sentences = [f"{where}: {_explain_reason(each)}" for each in all_reasons if not _is_in_gaps(each, gaps)]
     return [*sentences, *(f"{where}: {each}" for each in _explain_gaps(gaps))]
 

@@ -186,3 +186,11 @@ def test_what_was_written_is_to_be_replaced_and_not_written_again(tmp_path: Path
     assert all("replace CHANGEME in" in reason for reason in reasons), reasons
     assert any("the docstring says nothing yet" in reason for reason in reasons)
     assert any("examples of @tool" in reason for reason in reasons)
+
+
+def test_a_short_docstring_is_called_short_and_not_missing(tmp_path: Path) -> None:
+    file = tmp_path / "stock.py"
+    file.write_text(KNOWN.replace("Pack fruit into boxes.", "Do it."))
+    (gap,) = check_tool_file(file).gaps
+    assert "description is shorter than 10 characters; say what the tool does in one sentence" in gap.reasons[0]
+    assert not any("description is missing" in reason for reason in gap.reasons)
