@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
+import orjson
 import pytest
 import pytest_asyncio
 from mcp import Client, MCPError, StdioServerParameters
@@ -17,10 +18,14 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, Result
 
+from deputize.core.config_error import ConfigError
 from deputize.core.mcp.constants import TASKS_EXTENSION
+from deputize.interfaces.cli.client.mcp_bridge import McpBridge
+from deputize.interfaces.cli.client.rest_client import GatewayClient
 from tests.integration.interfaces.mcp.test_pending import TOOLS
 from tests.support import shop_tools
 from tests.support.approval_gateway import ApprovalGateway, open_approval_gateway
+from tests.support.gateway_internals import get_runtime
 from tests.support.gateway_lab import wait_until
 
 PROGRAM = str(Path(sys.executable).with_name("deputize"))
@@ -238,3 +243,57 @@ async def test_the_bridge_ends_with_its_input_and_says_in_words_what_is_wrong(
         assert "does not answer like a Deputize gateway" in err, other
     out, _ = await run_bridge(b"nonsense\n[]\n", url=url, token=good)
     assert out.count(b"-32700") == 2
+
+
+async def test_the_bridge_speaks_without_a_gateway_connects_to_one_and_announces_other_tools(
+    approval_gateway: ApprovalGateway,
+) -> None:
+    gateway = approval_gateway.gateway
+    found: list[GatewayClient] = []
+
+    def find() -> GatewayClient:
+        if not found:
+            raise ConfigError("No gateway is running for this folder: start one with deputize dev.")
+        return found[0]
+
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+    replies: asyncio.Queue[bytes] = asyncio.Queue()
+    bridge = McpBridge(find, replies.put_nowait, lambda _: None, follows_project=True)
+    relay = asyncio.create_task(bridge.relay_lines(lines))
+
+    async def read() -> dict[str, Any]:
+        message: dict[str, Any] = orjson.loads(await asyncio.wait_for(replies.get(), 60))
+        return message
+
+    async def ask(method: str, **params: Any) -> Any:
+        lines.put_nowait(orjson.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}))
+        while (message := await read()).get("id") != method:
+            assert message["method"] == "notifications/tools/list_changed"
+        return message["result"]
+
+    async def read_change() -> None:
+        while (await read()).get("method") != "notifications/tools/list_changed":
+            pass
+
+    info = {"name": "a client", "version": "1"}
+    started = await ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=info)
+    assert "start one with deputize dev" in started["instructions"]
+    assert started["capabilities"]["tools"] == {"listChanged": True}
+    assert (await ask("tools/list"))["tools"] == []
+    refused = await ask("tools/call", name="shop__get_user", arguments={})
+    assert (refused["isError"], "deputize dev" in refused["content"][0]["text"]) == (True, True)
+
+    found.append(GatewayClient(url=gateway.url, token=gateway.token()))
+    await read_change()
+    # Its token is renewed with the next request.
+    found[0] = GatewayClient(url=gateway.url, token=gateway.token())
+    names = {each["name"] for each in (await ask("tools/list"))["tools"]}
+    assert "shop__get_user" in names
+    # A tool of the project goes, and comes again.
+    assert gateway.in_process is not None
+    authority = get_runtime(gateway.in_process).authority
+    for removed_tools in ({"shop.get_user": "it was in tools/shop.py"}, {}):
+        authority.set_removed_tools("dev", removed_tools)
+        await read_change()
+    lines.put_nowait(None)
+    await relay

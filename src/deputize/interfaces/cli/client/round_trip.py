@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from deputize.interfaces.cli.client.mcp_bridge import McpBridge
+from deputize.interfaces.cli.client.mcp_bridge import NO_GATEWAY, McpBridge
+from deputize.interfaces.cli.client.rest_client import GatewayClient
 
 _DEADLINE_SECONDS = 60.0
 _MAX_LINE_BYTES = 32 * 1024 * 1024
@@ -82,7 +83,8 @@ async def _try_program(command: Sequence[str]) -> list[str]:
 async def _try_url(url: str, token: str) -> list[str]:
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     replies: asyncio.Queue[bytes] = asyncio.Queue()
-    bridge = McpBridge(url, token, replies.put_nowait, lambda _: None)
+    gateway = GatewayClient(url=url, token=token)
+    bridge = McpBridge(lambda: gateway, replies.put_nowait, lambda _: None)
     relay = asyncio.create_task(bridge.relay_lines(lines))
     try:
         return await _list_tools(lines.put, replies.get)
@@ -94,7 +96,9 @@ async def _try_url(url: str, token: str) -> list[str]:
 async def _list_tools(send: Send, receive: Receive) -> list[str]:
     client = {"name": "deputize connect", "version": "1"}
     start = {"protocolVersion": _VERSION, "capabilities": {}, "clientInfo": client}
-    await _request(send, receive, 0, "initialize", start)
+    initialized = await _request(send, receive, 0, "initialize", start)
+    if NO_GATEWAY in (initialized.get("_meta") or {}):
+        raise RoundTripError(str(initialized.get("instructions"))[:_SHOWN_CHARACTERS])
     await send(orjson.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}) + b"\n")
     names: list[str] = []
     cursor: dict[str, Any] = {}

@@ -44,13 +44,15 @@ def mcp(
         from deputize.interfaces.cli.local.client_setup.agent_token_file import read_agent_token
 
         token = read_agent_token(token_file)
-    gateway = find_gateway(url, token, for_agent=True)
     import asyncio
+    from functools import partial
 
     from deputize.interfaces.cli.client.mcp_bridge import run_bridge
 
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        asyncio.run(run_bridge(gateway.url, gateway.token, printer.error))
+        find = partial(find_gateway, url, token, for_agent=True)
+        # The gateway of a project may be started later; one that was named must be right now.
+        asyncio.run(run_bridge(find, printer.error, follows_project=not url))
     # The reading thread may still block on stdin, which would keep the process alive.
     os._exit(0)
 
