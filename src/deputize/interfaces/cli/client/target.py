@@ -163,6 +163,14 @@ def fetch_servers() -> list[dict[str, Any]] | None:
     return None
 
 
+def fetch_active_policies() -> dict[str, str] | None:
+    """Ask the running gateway for the text of its active policies by file; return None if it cannot be asked."""
+    with contextlib.suppress(ConfigError, GatewayRefusal):
+        gateway = find_gateway(os.environ.get("DEPUTIZE_URL", ""), os.environ.get(_TOKEN_VARIABLE, ""))
+        return {each["path"]: each["text"] for each in gateway.get("/v1/policies")["files"]}
+    return None
+
+
 def complete_tool(incomplete: str) -> list[str]:
     """Complete a tool's name in the shell; return nothing if no gateway answers."""
     with contextlib.suppress(ConfigError, GatewayRefusal, KeyError, TypeError):

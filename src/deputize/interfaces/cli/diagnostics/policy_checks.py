@@ -1,8 +1,9 @@
 """Check what decides calls, for `deputize doctor`: tools, hooks, policies, decision point, counters and vault."""
 
 import asyncio
+import contextlib
 import importlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import parse_with_diagnostics
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.interfaces.cli.local.edit_loop.confirmed_settings import is_waiting_for_confirmation
 from deputize.interfaces.cli.local.exported_servers import LiveServers, ServerContracts, load_server_contracts
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.local.service_import import load_service_contracts
@@ -74,6 +76,24 @@ def _check_files(settings: Settings, live_servers: LiveServers | None, *, develo
     yield from _check_facts(settings, contracts)
     if settings.policy.files:
         yield _check_policies(settings, contracts, servers)
+
+
+def check_unconfirmed_edits(settings: Settings, active_policies: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Find edits that the development gateway does not use, because a person has not confirmed them."""
+    waiting = ["deputize.toml"] if is_waiting_for_confirmation(settings.folder) else []
+    if active_policies is not None and settings.policy.files:
+        # Files that cannot be read are a finding of their own.
+        with contextlib.suppress(ConfigError):
+            texts = {each.path: each.text for each in read_files(settings.policy.files)}
+            names = texts.keys() | active_policies.keys()
+            waiting += sorted(name for name in names if texts.get(name) != active_policies.get(name))
+    if waiting:
+        yield Finding(
+            check="edits",
+            status="warning",
+            summary=f"not in use until you confirm: {', '.join(waiting)}",
+            todo="press y in the terminal of deputize dev, or start it in a terminal to be asked",
+        )
 
 
 def _check_facts(settings: Settings, contracts: Sequence[Contract]) -> Iterator[Finding]:

@@ -17,14 +17,17 @@ from deputize.core.settings import (
     IdentitySettings,
     IssuerSettings,
     McpServerSettings,
+    PolicySettings,
     SandboxSettings,
     Settings,
 )
 from deputize.interfaces.cli.diagnostics import checks
 from deputize.interfaces.cli.diagnostics.environment_checks import check_environment
 from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.interfaces.cli.diagnostics.policy_checks import check_unconfirmed_edits
 from deputize.interfaces.cli.diagnostics.sandbox_checks import check_isolation
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
+from deputize.interfaces.cli.local.edit_loop.confirmed_settings import record_settings
 from deputize.store.database_checks import DatabaseFacts
 from deputize.store.schema_revision import SchemaState
 
@@ -271,3 +274,20 @@ async def test_a_host_in_the_operators_network_is_named_unless_it_is_listed_as_o
     )
     todo = 'move "10.96.0.1:443" from hosts of shop to private_hosts, if that is the host that you mean'
     assert todo in [each.todo for each in findings]
+
+
+def test_edits_that_wait_for_a_person_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = '@id("one") permit (principal, action, resource);'
+    Path("rules.cedar").write_text(rules)
+    Path("deputize.toml").write_text('[policy]\nfiles = ["rules.cedar"]\n')
+    settings = Settings(folder=tmp_path, policy=PolicySettings(files=("rules.cedar",)))
+    record_settings(tmp_path, Path("deputize.toml").read_bytes())
+    assert not list(check_unconfirmed_edits(settings, {"rules.cedar": rules}))
+    # No gateway runs, so what it uses is not known.
+    assert not list(check_unconfirmed_edits(settings, None))
+    Path("deputize.toml").write_text('[policy]\nfiles = ["*.cedar"]\n')
+    (finding,) = check_unconfirmed_edits(settings, {"rules.cedar": rules.replace("permit", "forbid")})
+    assert (finding.status, finding.summary) == (
+        "warning", "not in use until you confirm: deputize.toml, rules.cedar",
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Define `deputize doctor`: check an installation, and print what to do about each problem."""
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.client.target import fetch_servers
+from deputize.interfaces.cli.client.target import fetch_active_policies, fetch_servers
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
@@ -27,6 +27,7 @@ def doctor(json: Json = False) -> None:
 
     from deputize.interfaces.cli.diagnostics.checks import check_installation
     from deputize.interfaces.cli.diagnostics.finding import Finding
+    from deputize.interfaces.cli.diagnostics.policy_checks import check_unconfirmed_edits
     from deputize.interfaces.cli.local import database
     from deputize.interfaces.cli.local.logs import configure_logs
 
@@ -40,6 +41,8 @@ def doctor(json: Json = False) -> None:
     source = "deputize.toml is valid" if has_file else "no deputize.toml here; using defaults and the environment"
     findings = [Finding(check="settings", status="good", summary=source)]
 
+    if has_file and settings.database.url is None:
+        findings += check_unconfirmed_edits(settings, fetch_active_policies())
     live_servers = fetch_servers() if settings.servers else None
 
     async def collect_findings() -> None:

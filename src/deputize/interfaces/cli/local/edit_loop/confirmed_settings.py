@@ -74,6 +74,18 @@ def record_settings(folder: Path, content: bytes) -> None:
     replace_file(folder / _CONFIRMED_FILE, content)
 
 
+def is_waiting_for_confirmation(folder: Path) -> bool:
+    """Tell whether `deputize.toml` sets something else than what a person confirmed last."""
+    confirmed_content = _read_confirmed(folder)
+    if confirmed_content is None:
+        return False
+    try:
+        return bool(_list_edited_keys(confirmed_content, read_settings_file()) - NEUTRAL_SETTINGS)
+    except (ConfigError, ValueError):
+        # What is wrong with the file is a finding of its own.
+        return False
+
+
 def _ask(keys: TerminalKeys, rest: edit_messages.EditQuestion | None) -> Answer:
     answer = asyncio.run(keys.ask(None if rest is None else rest.show_page))
     if answer != "yes":
