@@ -85,6 +85,14 @@ async def open_world(folder: Path, resolver: HostResolver | None = None) -> Asyn
         yield PageWorld(proxy, secure, plain, listener.getsockname()[1])
 
 
+async def test_a_body_in_chunks_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        with world.proxy.open_call():
+            request = f"POST {world.plain_url}x HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked"
+            assert b" 403 " in await world.send(request, b"1\r\n \r\n" * 3)
+        assert world.plain.heads == []
+
+
 async def test_a_page_is_read_and_noted(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         with world.proxy.open_call() as attempts:

@@ -154,7 +154,9 @@ class PageProxy(SandboxListener):
         url = target if origin is None else f"{origin}{target}"
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         try:
-            if "upgrade" in headers or (target[:1] != "/" if origin else target[:7].lower() != "http://"):
+            # No browser sends a body in chunks over HTTP/1.1, and chunks of one byte would be parsed for seconds.
+            is_plain = "upgrade" not in headers and "transfer-encoding" not in headers
+            if not is_plain or (target[:1] != "/" if origin else target[:7].lower() != "http://"):
                 raise _Refused("only requests of http are possible here")
             if len(url) > MAX_URL_LENGTH:
                 raise _Refused("its address is too long")

@@ -25,7 +25,7 @@ def _list_times() -> list[tuple[str, Any]]:
         model = models.pop()
         models += model.__subclasses__()
         for name, field in model.model_fields.items():
-            kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
             if "date-time" in str(TypeAdapter(kind).json_schema()):
                 times.append((f"{model.__name__}.{name}", kind))
     return times
