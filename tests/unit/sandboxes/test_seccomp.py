@@ -24,6 +24,8 @@ def decide(content: bytes, architecture: int, number: int, *arguments: int) -> i
         match code:
             case 0x20:
                 value = struct.unpack_from("<I", data, operand)[0]
+            case 0x54:
+                value &= operand
             case 0x06:
                 return int(operand)
             case 0x15 | 0x35 | 0x45:
@@ -56,17 +58,58 @@ def test_only_sockets_of_the_same_machine_are_made(machine: str) -> None:
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_a_program_with_a_proxy_makes_internet_sockets_too(machine: str) -> None:
     content, architecture = assemble_filter(machine, has_proxy=True), ARCHITECTURES[machine]
+    nonblocking = 0o4000
+    tcp = [(family, kind, protocol) for family in (2, 10) for kind in (1, 1 | nonblocking) for protocol in (0, 6)]
+    # Datagrams, raw, MPTCP, SCTP, and families that are not the internet's
+    others = [
+        (2, 2, 0),
+        (10, 2, 0),
+        (2, 3, 1),
+        (2, 1, 262),
+        (2, 1, 132),
+        (2, 5, 132),
+        (16, 3, 0),
+        (17, 3, 0),
+        (40, 1, 0),
+    ]
     for number in NUMBERS[machine][2:4]:
-        for family, is_allowed in (
-            (1, True),
-            (2, True),
-            (10, True),
-            (16, False),
-            (17, False),
-            (38, False),
-            (40, False),
-        ):
-            assert decide(content, architecture, number, family) == (ALLOW if is_allowed else REFUSE | errno.EPERM)
+        for arguments in ((1, 1, 0), (1, 2, 0), *tcp):
+            assert decide(content, architecture, number, *arguments) == ALLOW, arguments
+        for arguments in others:
+            assert decide(content, architecture, number, *arguments) == REFUSE | errno.EPERM, arguments
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_no_file_is_made_that_runs_as_its_owner(machine: str) -> None:
+    content, architecture = assemble_filter(machine), ARCHITECTURES[machine]
+    fchmod, fchmodat2, openat = {"x86_64": (91, 452, 257), "aarch64": (52, 452, 56)}[machine]
+    refused = REFUSE | errno.EPERM
+    for bits in (0o4755, 0o2755, 0o6000):
+        assert decide(content, architecture, fchmod, 3, bits) == refused
+        assert decide(content, architecture, fchmodat2, 3, 0, bits) == refused
+        for flags in (0o100, 0o101, 0o20200000):
+            assert decide(content, architecture, openat, 3, 0, flags, bits) == refused
+        # Without a file that is made, the argument is what happens to be there.
+        assert decide(content, architecture, openat, 3, 0, 0o200000, bits) == ALLOW
+    assert decide(content, architecture, fchmod, 3, 0o1777) == ALLOW
+    assert decide(content, architecture, openat, 3, 0, 0o100, 0o644) == ALLOW
+    # Its mode is behind a pointer.
+    assert decide(content, architecture, 437) == REFUSE | errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_the_limit_of_crashes_stays_and_all_others_change(machine: str) -> None:
+    content, architecture = assemble_filter(machine), ARCHITECTURES[machine]
+    setrlimit, prlimit = {"x86_64": (160, 302), "aarch64": (164, 261)}[machine]
+    assert (decide(content, architecture, setrlimit, 4, 1), decide(content, architecture, setrlimit, 7, 1)) == (
+        REFUSE,
+        ALLOW,
+    )
+    assert decide(content, architecture, prlimit, 0, 4, 1) == REFUSE
+    assert decide(content, architecture, prlimit, 0, 4, 1 << 32) == REFUSE
+    # Only asked for
+    assert decide(content, architecture, prlimit, 0, 4, 0) == ALLOW
+    assert decide(content, architecture, prlimit, 0, 7, 1) == ALLOW
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
