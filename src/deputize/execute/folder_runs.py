@@ -69,10 +69,10 @@ class FolderRuns:
         """Run a program in a copy of a folder, and return how it ended and what it wrote."""
         end = Deadline(time.monotonic() + seconds)
         try:
-            # Whose the copy must be is known then.
+            # A host that starts none copies nothing.
             await self._sandboxes.connect()
-            async with open_scratch(self._sandboxes.uid) as scratch:
-                await _copy_off_loop(open_folder, scratch, self._sandboxes.uid, end)
+            async with open_scratch() as scratch:
+                await _copy_off_loop(open_folder, scratch, end)
                 spec = SandboxSpec(
                     command=("/usr/bin/sh", "-c", _BEGIN, "sh", *command),
                     seconds=max(end.seconds_left, 0.1),
@@ -97,9 +97,9 @@ class FolderRuns:
         )
 
 
-async def _copy_off_loop(open_folder: OpenFolder, target: Path, uid: int | None, end: Deadline) -> None:
+async def _copy_off_loop(open_folder: OpenFolder, target: Path, end: Deadline) -> None:
     """Copy in a thread, and wait for its end: what it copies into is removed after it."""
-    copying = asyncio.ensure_future(asyncio.to_thread(_copy_opened, open_folder, target, uid, end))
+    copying = asyncio.ensure_future(asyncio.to_thread(_copy_opened, open_folder, target, end))
     try:
         await asyncio.shield(copying)
     except asyncio.CancelledError:
@@ -108,16 +108,19 @@ async def _copy_off_loop(open_folder: OpenFolder, target: Path, uid: int | None,
         raise
 
 
-def _copy_opened(open_folder: OpenFolder, target: Path, uid: int | None, end: Deadline) -> None:
+def _copy_opened(open_folder: OpenFolder, target: Path, end: Deadline) -> None:
     with open_folder() as folder:
         try:
-            copy_folder(folder, target, uid, end)
+            copy_folder(folder, target, end)
         except OSError as error:
             raise ToolPrecondition(f"the files cannot be copied: {error.strerror}", nothing_happened=True) from error
 
 
-def copy_folder(source: Path, target: Path, uid: int | None, end: Deadline) -> None:
-    """Copy files, folders and links as they are, or raise `ToolPrecondition` at too many. No link is followed."""
+def copy_folder(source: Path, target: Path, end: Deadline) -> None:
+    """Copy files, folders and links, or raise `ToolPrecondition` at too many. No link is followed.
+
+    Every user can read the copies, because a sandbox is another one; only this user gets to their folder.
+    """
     count = size = 0
     for root, folders, files, descriptor in os.fwalk(source, follow_symlinks=False):
         place = target / os.path.relpath(root, source)
@@ -127,7 +130,7 @@ def copy_folder(source: Path, target: Path, uid: int | None, end: Deadline) -> N
             folders[:] = [each for each in folders if each not in _SKIPPED]
             files = [each for each in files if each not in _SKIPPED]
         for name in (*folders, *files):
-            size += _copy_entry(name, descriptor, place / name, uid, MAX_BYTES - size)
+            size += _copy_entry(name, descriptor, place / name, MAX_BYTES - size)
             count += 1
             if count > MAX_FILES or size > MAX_BYTES:
                 raise ToolPrecondition(
@@ -138,11 +141,12 @@ def copy_folder(source: Path, target: Path, uid: int | None, end: Deadline) -> N
                 raise ToolPrecondition("copying the files took all of the time", nothing_happened=True)
 
 
-def _copy_entry(name: str, descriptor: int, target: Path, uid: int | None, most: int) -> int:
+def _copy_entry(name: str, descriptor: int, target: Path, most: int) -> int:
     """Copy a file, make a folder or a link; return how many bytes were read, at most one more than `most`."""
     facts = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     if stat.S_ISDIR(facts.st_mode):
-        _make_folder(target, uid)
+        target.mkdir()
+        target.chmod(0o755)
         return 0
     if stat.S_ISLNK(facts.st_mode):
         os.symlink(os.readlink(name, dir_fd=descriptor), target)
@@ -152,16 +156,8 @@ def _copy_entry(name: str, descriptor: int, target: Path, uid: int | None, most:
     opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
     size = 0
     with open(opened, "rb") as file, target.open("xb") as copy:
-        os.fchmod(copy.fileno(), 0o700 if facts.st_mode & 0o100 else 0o600)
-        if uid is not None:
-            os.fchown(copy.fileno(), uid, uid)
+        os.fchmod(copy.fileno(), 0o755 if facts.st_mode & 0o100 else 0o644)
         while size <= most and (part := file.read(min(_PART_BYTES, most + 1 - size))):
             copy.write(part)
             size += len(part)
     return size
-
-
-def _make_folder(path: Path, uid: int | None) -> None:
-    path.mkdir(mode=0o700)
-    if uid is not None:
-        os.chown(path, uid, uid)

@@ -4,13 +4,9 @@
 of a job (`program_job.py`).
 """
 
-import asyncio
-import atexit
 import contextlib
 import functools
 import importlib.util
-import shutil
-import stat
 import struct
 import subprocess
 import threading
@@ -23,7 +19,6 @@ import structlog
 
 from deputize.sandboxes.client import SandboxClient, SandboxUnavailable
 from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxFolder, SandboxLimits, SandboxSpec
-from deputize.sandboxes.scratch import make_scratch, remove_folder
 from deputize.sandboxes.stand_in import StandIn
 from deputize.sandboxes.supervisor import SOCKET_NAME
 
@@ -61,10 +56,7 @@ class InterpreterSandboxes:
                 self._was_reported = True
                 log.warning("programs_run_unsandboxed", reason=str(error))
             return None
-        sandbox = {"socket": str(self._client.folder / SOCKET_NAME), "backend": self._client.backend}
-        if self._client.uid is not None and (copy := await asyncio.to_thread(copy_hidden_interpreter)) is not None:
-            sandbox["copy"] = copy
-        return sandbox
+        return {"socket": str(self._client.folder / SOCKET_NAME), "backend": self._client.backend}
 
     async def aclose(self) -> None:
         """Let the supervisor end, if no other gateway uses it."""
@@ -108,13 +100,13 @@ def open_interpreter(binary: str, sandbox: dict[str, str] | None, *, memory_byte
     if sandbox is None:
         yield Interpreter(path=binary, stand_in=None)
         return
-    spec = build_spec(binary, memory_bytes=memory_bytes, copy=sandbox.get("copy"))
+    spec = build_spec(binary, memory_bytes=memory_bytes)
     with StandIn(sandbox["socket"], replace(spec, backend=Backend(sandbox["backend"]))) as stand_in:
         yield Interpreter(path=stand_in.path, stand_in=stand_in)
 
 
-def build_spec(binary: str, *, memory_bytes: int, copy: str | None = None) -> SandboxSpec:
-    """Build the sandbox of an interpreter: it sees its own file, or the copy, and the libraries it is linked to.
+def build_spec(binary: str, *, memory_bytes: int) -> SandboxSpec:
+    """Build the sandbox of an interpreter: it sees its own file, and the libraries it is linked to.
 
     Its time begins with its program, which it may have to wait for, and ends with `Interpreter.limit_time`.
     """
@@ -122,7 +114,7 @@ def build_spec(binary: str, *, memory_bytes: int, copy: str | None = None) -> Sa
     return SandboxSpec(
         command=(binary, *_ARGUMENTS),
         seconds=None,
-        folders=(SandboxFolder(path=binary, source=copy), *libraries),
+        folders=(SandboxFolder(path=binary), *libraries),
         limits=SandboxLimits(
             memory_bytes=2 * memory_bytes + _OWN_MEMORY,
             processes=_PROCESSES,
@@ -144,24 +136,6 @@ def find_interpreter() -> str:
     binary = importlib.util.module_from_spec(module)
     module.loader.exec_module(binary)
     return str(binary.find_monty_binary())
-
-
-@functools.cache
-def copy_hidden_interpreter() -> str | None:
-    """Copy the interpreter if it is where only this user finds it, such as below a home; None if all users find it.
-
-    A supervisor that root started runs it as another user. The copy is gone when this process ends.
-    """
-    binary = Path(find_interpreter()).resolve()
-    if all(each.stat().st_mode & stat.S_IXOTH for each in (binary, *binary.parents)):
-        return None
-    # It stays locked until this process ends.
-    folder, _ = make_scratch()
-    atexit.register(remove_folder, folder)
-    folder.chmod(0o711)
-    copy = shutil.copyfile(binary, folder / binary.name)
-    copy.chmod(0o555)
-    return str(copy)
 
 
 @functools.cache

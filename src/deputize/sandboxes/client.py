@@ -12,8 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from deputize.sandboxes.port import Backend, Ending, SandboxEnd, SandboxSpec, choose_stronger
-from deputize.sandboxes.supervisor import SOCKET_NAME, read_peer_uid, wait_readable
+from deputize.sandboxes.port import (
+    MAX_FOLDERS,
+    Backend,
+    Ending,
+    SandboxEnd,
+    SandboxFolder,
+    SandboxSpec,
+    choose_stronger,
+)
+from deputize.sandboxes.supervisor import SOCKET_NAME, StartRefused, read_peer, wait_readable
 
 if TYPE_CHECKING:
     from deputize.core.settings import Settings
@@ -21,6 +29,10 @@ if TYPE_CHECKING:
 _START_SECONDS: Final = 20.0
 _RESTART_SECONDS: Final = 1.0
 _LONGEST_LINE: Final = 8_192
+SHARED_USER_ADVICE: Final = (
+    "install newuidmap (apt-get install uidmap) and give the user subordinate ones with usermod --add-subuids and "
+    "--add-subgids, or run deputize sandboxes serve as root with --allow and the user of the gateway"
+)
 
 
 class SandboxUnavailable(Exception):
@@ -75,6 +87,7 @@ class RunningSandbox:
         outputs: Sequence[asyncio.StreamReader],
         listener: socket.socket | None,
         stack: contextlib.AsyncExitStack,
+        refusal: str | None = None,
     ) -> None:
         self.stdin = stdin
         # Where the gateway accepts what connects to the port of the proxy.
@@ -83,6 +96,8 @@ class RunningSandbox:
         self.result_folder: Path | None = None
         self._connection = connection
         self._stack = stack
+        # Why its request was not sent.
+        self._refusal = refusal
         self._end_task = asyncio.get_running_loop().create_task(self._receive_end())
 
     async def wait(self) -> SandboxEnd:
@@ -119,6 +134,8 @@ class RunningSandbox:
         await self._stack.aclose()
 
     async def _receive_end(self) -> SandboxEnd:
+        if self._refusal is not None:
+            return SandboxEnd(ending=Ending.FAILURE, note=self._refusal, has_started=False)
         descriptors: list[int] = []
         answer = await _receive_line(self._connection, descriptors)
         for each in descriptors:
@@ -143,17 +160,20 @@ class SandboxClient:
         folder: Path | None = None,
         *,
         accept_weak_limits: bool = False,
+        accept_shared_user: bool = True,
         backend: Backend | str = Backend.NAMESPACES,
     ) -> None:
         self.backend = Backend(backend)
         self.folder = folder or find_default_folder()
         self._accept_weak_limits = accept_weak_limits
+        self._accept_shared_user = accept_shared_user
         # Held open so that the supervisor stays while this gateway does.
         self._presence: socket.socket | None = None
         self._start_lock = asyncio.Lock()
         self.weak_limits: str | None = None
-        # The user of sandboxes, if it is not that of this process: what they are shown, it must be able to read.
-        self.uid: int | None = None
+        self.shared_user: str | None = None
+        # No copy must be made for another user: a sandbox is given what it is shown.
+        self.uid = None
 
     @classmethod
     def from_settings(cls, settings: "Settings", *, accept_weak_limits: bool = False) -> Self:
@@ -161,6 +181,7 @@ class SandboxClient:
         return cls(
             settings.sandboxes.folder,
             accept_weak_limits=accept_weak_limits or settings.accepts_weakness("weak_limits"),
+            accept_shared_user=settings.environment != "production",
             backend=settings.sandboxes.backend,
         )
 
@@ -182,7 +203,8 @@ class SandboxClient:
 
         `longest_line` bounds what readers of its output collect before it is read.
         """
-        spec = replace(spec, backend=choose_stronger(self.backend, spec.backend))
+        backend = choose_stronger(self.backend, spec.backend)
+        spec = replace(spec, backend=backend, may_share_user=spec.may_share_user and self._accept_shared_user)
         async with contextlib.AsyncExitStack() as stack:
             connection = stack.enter_context(await self._connect(spec.backend))
             loop = asyncio.get_running_loop()
@@ -190,14 +212,21 @@ class SandboxClient:
             # A transport closes what it is given, also where this is canceled; the others are ours to close.
             ours = [_Pipe(pipes[1][0]), _Pipe(pipes[2][0]), _Pipe(pipes[0][1])]
             theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+            refusal = None
             try:
                 outputs = [await _open_reader(ours.pop(0), longest_line, stack) for _ in range(2)]
                 stdin = await _open_writer(ours.pop(), stack)
-                line = spec.to_json() + b"\n"
-                # The first part is smaller than the buffer of a new socket, so it never has to wait.
-                sent = socket.send_fds(connection, [line[:65_536]], theirs)
-                if sent < len(line):
-                    await loop.sock_sendall(connection, line[sent:])
+                with contextlib.ExitStack() as opened:
+                    try:
+                        spec, shown = open_shown(spec, opened)
+                    except StartRefused as error:
+                        refusal, spec = str(error), replace(spec, proxy_port=None)
+                    else:
+                        line = spec.to_json() + b"\n"
+                        # The first part is smaller than the buffer of a new socket, so it never has to wait.
+                        sent = socket.send_fds(connection, [line[:65_536]], [*theirs, *shown])
+                        if sent < len(line):
+                            await loop.sock_sendall(connection, line[sent:])
             except OSError as error:
                 # A request that did not arrive whole starts nothing.
                 raise SandboxUnavailable("the supervisor of this host's sandboxes ended before it began") from error
@@ -207,7 +236,7 @@ class SandboxClient:
                 for each in theirs:
                     os.close(each)
             listener = None if spec.proxy_port is None else await _receive_listener(connection, stack)
-            return RunningSandbox(connection, stdin, outputs, listener, stack.pop_all())
+            return RunningSandbox(connection, stdin, outputs, listener, stack.pop_all(), refusal)
 
     async def aclose(self) -> None:
         """Let the supervisor end, if no other gateway uses it."""
@@ -217,10 +246,12 @@ class SandboxClient:
 
     async def _connect(self, backend: Backend) -> socket.socket:
         connection, greeting = await self._open()
-        self.weak_limits, self.uid = greeting["weak_limits"], greeting["uid"]
+        self.weak_limits, self.shared_user = greeting["weak_limits"], greeting.get("shared_user")
         problem = find_problem(greeting, backend)
         if problem is None and self.weak_limits is not None and not self._accept_weak_limits:
             problem = f"this host has only weak limits: {self.weak_limits}"
+        if problem is None and self.shared_user is not None and not self._accept_shared_user:
+            problem = f"{self.shared_user}; {SHARED_USER_ADVICE}"
         if problem is not None:
             connection.close()
             raise SandboxUnavailable(problem)
@@ -262,7 +293,7 @@ class SandboxClient:
 
     def _require_own_supervisor(self, connection: socket.socket) -> None:
         """Refuse a socket that another user put there: it would be given the programs' arguments and input."""
-        if read_peer_uid(connection) not in (0, os.geteuid()):
+        if read_peer(connection)[0] not in (0, os.geteuid()):
             raise SandboxUnavailable(f"another user serves {self.folder / SOCKET_NAME}")
 
     async def _start_supervisor(self) -> None:
@@ -272,7 +303,10 @@ class SandboxClient:
         except OSError as error:
             raise SandboxUnavailable(f"the folder {self.folder} cannot be made: {error.strerror}") from error
         if owner not in (0, os.geteuid()):
-            raise SandboxUnavailable(f"the folder {self.folder} belongs to another user")
+            raise SandboxUnavailable(
+                f"the folder {self.folder} belongs to another user: set folder in [sandboxes], or XDG_RUNTIME_DIR, to "
+                "one where only this user can make files"
+            )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "deputize.sandboxes.supervisor", str(self.folder), "--detach",
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
@@ -286,11 +320,41 @@ class SandboxClient:
         await process.wait()
 
 
+def open_shown(spec: SandboxSpec, stack: contextlib.ExitStack) -> tuple[SandboxSpec, list[int]]:
+    """Open what a sandbox is shown, and its pinned program; return the request for these descriptors.
+
+    Raise StartRefused, which names it, if one of them cannot be opened.
+    """
+    folders = [_normalize(each) for each in spec.folders]
+    paths = [(each.path if each.source is None else each.source, os.O_PATH) for each in folders]
+    spec = replace(spec, folders=tuple(folders), working_folder=os.path.normpath(spec.working_folder))
+    if spec.program_sha256 is not None:
+        program = os.path.realpath(spec.command[0])
+        spec = replace(spec, command=(program, *spec.command[1:]))
+        paths.append((program, os.O_RDONLY | os.O_NONBLOCK))
+    if len(folders) > MAX_FOLDERS:
+        raise StartRefused(f"a sandbox is shown at most {MAX_FOLDERS} folders and files, and not {len(folders)}")
+    descriptors = []
+    for path, access in paths:
+        try:
+            descriptors.append(os.open(path, access | os.O_CLOEXEC))
+        except (OSError, ValueError) as error:
+            raise StartRefused(f"{path} cannot be shown: {getattr(error, 'strerror', error)}") from error
+        stack.callback(os.close, descriptors[-1])
+    return spec, descriptors
+
+
+def _normalize(folder: SandboxFolder) -> SandboxFolder:
+    """Write paths as the supervisor takes them, which refuses what leads elsewhere by its parts."""
+    source = None if folder.source is None else os.path.normpath(folder.source)
+    return replace(folder, path=os.path.normpath(folder.path), source=source)
+
+
 def find_problem(greeting: dict[str, Any], backend: Backend) -> str | None:
     """Find in the greeting of a supervisor why it starts no sandboxes of a backend."""
-    if backend is Backend.NAMESPACES:
-        return greeting["problem"]  # type: ignore[no-any-return]  # of our own JSON
-    return greeting.get("gvisor", "the supervisor of this host's sandboxes is of an earlier release")  # type: ignore[no-any-return]
+    if "shared_user" not in greeting:
+        return "the supervisor of this host's sandboxes is of an earlier release: restart it"
+    return greeting["problem" if backend is Backend.NAMESPACES else "gvisor"]  # type: ignore[no-any-return]  # our own
 
 
 def find_default_folder() -> Path:

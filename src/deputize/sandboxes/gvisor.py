@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,6 @@ from deputize.sandboxes.namespaces import (
     PROGRAM_FOLDERS,
     SHARED_MEMORY_BYTES,
     require_shareable,
-    resolve_folder,
 )
 from deputize.sandboxes.port import SandboxLimits, SandboxSpec
 
@@ -80,15 +79,19 @@ class Bundle:
 
     @classmethod
     def make(
-        cls, folder: Path, spec: SandboxSpec, *, own_folder: str, uid: int | None, program: int | None, is_weak: bool
+        cls, folder: Path, spec: SandboxSpec, sources: Sequence[str], *, program: int | None, is_weak: bool
     ) -> "Bundle":
-        """Write the bundle of a sandbox whose gVisor runs as this user, with the program that was pinned, if any."""
-        mounts = list(_list_mounts(spec, own_folder))
-        for each in (folder, folder / "rootfs", folder / "state"):
+        """Write the bundle of a sandbox, as the user that gVisor runs as, with the program that was pinned, if any.
+
+        `sources` say for each folder where it is found.
+        """
+        mounts = list(_list_mounts(spec, sources))
+        for each in (folder / "rootfs", folder / "state"):
             each.mkdir(mode=0o711)
         if program is not None:
             copy = folder / "pinned"
-            copy.write_bytes(Path(f"/proc/self/fd/{program}").read_bytes())
+            with open(program, "rb", closefd=False) as file:
+                copy.write_bytes(file.read())
             copy.chmod(0o555)
             mounts.append(_bind(str(copy), spec.command[0]))
         if spec.has_base:
@@ -98,10 +101,6 @@ class Bundle:
         description = folder / "config.json"
         description.touch(mode=0o600)
         description.write_text(json.dumps(_describe(spec, mounts, is_weak=is_weak)))
-        if uid is not None:
-            # It makes the places of mounts, and its state; the description may have a credential.
-            for each in (*(folder / "rootfs").rglob("*"), folder / "rootfs", folder / "state", description):
-                os.chown(each, uid, uid, follow_symlinks=False)
         return cls(folder=folder, log=os.memfd_create("deputize", os.MFD_CLOEXEC))
 
     @property
@@ -151,7 +150,7 @@ def sweep(home: Path) -> None:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _list_mounts(spec: SandboxSpec, own_folder: str) -> Iterator[dict[str, Any]]:
+def _list_mounts(spec: SandboxSpec, sources: Sequence[str]) -> Iterator[dict[str, Any]]:
     if spec.has_base:
         yield _bind("/usr", "/usr")
         for path in (*BASE_LINKS, *ETC_FILES):
@@ -160,11 +159,11 @@ def _list_mounts(spec: SandboxSpec, own_folder: str) -> Iterator[dict[str, Any]]
         yield {"destination": "/proc", "type": "proc", "source": "proc"}
         yield _hold_in_memory("/dev/shm", SHARED_MEMORY_BYTES)  # its own
     yield _hold_in_memory("/tmp", spec.limits.storage_bytes)  # its own
-    for each in sorted(spec.folders, key=lambda folder: os.path.normpath(folder.path).count("/")):
-        require_shareable(each.path, os.path.normpath(each.path))
-        yield _bind(resolve_folder(each.source or each.path, own_folder), each.path, is_writable=each.is_writable)
+    for each, source in sorted(zip(spec.folders, sources, strict=True), key=lambda folder: folder[0].path.count("/")):
+        require_shareable(each.path, each.path)
+        yield _bind(source, each.path, is_writable=each.is_writable)
     if spec.working_folder != "/tmp":  # its own
-        require_shareable(spec.working_folder, os.path.normpath(spec.working_folder))
+        require_shareable(spec.working_folder, spec.working_folder)
 
 
 def _bind(source: str, path: str, *, is_writable: bool = False) -> dict[str, Any]:
@@ -177,7 +176,7 @@ def _hold_in_memory(path: str, size: int) -> dict[str, Any]:
 
 
 def _describe(spec: SandboxSpec, mounts: list[dict[str, Any]], *, is_weak: bool) -> dict[str, Any]:
-    limits = {"RLIMIT_NPROC": spec.limits.processes, "RLIMIT_NOFILE": spec.limits.open_files, "RLIMIT_CORE": 0}
+    limits = {"RLIMIT_NPROC": spec.limits.processes, "RLIMIT_NOFILE": spec.limits.open_files, "RLIMIT_CORE": 1}
     if is_weak:
         limits["RLIMIT_AS"] = spec.limits.memory_bytes
     # What it writes into a folder must belong to the user that gVisor runs as, which is 0 inside, without capabilities.

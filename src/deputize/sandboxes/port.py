@@ -1,12 +1,14 @@
 """Say what runs in a sandbox and how it ended. Gateways, the supervisor and every backend speak in these values."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-# The longest request that a supervisor reads.
+# The longest request that a supervisor reads, and the most folders and files in it: each comes as a descriptor.
 MAX_REQUEST_BYTES: Final = 262_144
+MAX_FOLDERS: Final = 240
 
 
 class Ending(StrEnum):
@@ -61,7 +63,10 @@ class SandboxLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxFolder:
-    """A folder or file of the host that a sandbox sees at `path`: what is there, or else what is at `source`."""
+    """A folder or file of the host that a sandbox sees at `path`: what is there, or else what is at `source`.
+
+    A `source` is the gateway's own copy: what is written there belongs to the gateway.
+    """
 
     path: str
     source: str | None = None
@@ -84,6 +89,7 @@ class SandboxSpec:
     digest, and exactly what was read is executed. It starts in `working_folder`, which is empty if no folder shows it.
     With `proxy_port`, it may connect to this port of its own 127.0.0.1, where its gateway accepts, and nowhere else.
     Without `has_base`, it sees no programs, libraries, processes or devices, but `folders` alone.
+    Without `may_share_user`, it is not started where it would have the user of its gateway, or of other sandboxes.
     """
 
     command: tuple[str, ...]
@@ -97,10 +103,11 @@ class SandboxSpec:
     has_base: bool = True
     backend: Backend = Backend.NAMESPACES
     result_folder: ResultFolder | None = None
+    may_share_user: bool = True
 
     def to_json(self) -> bytes:
         fields = asdict(self)
-        for name in ("has_base", "backend", "result_folder"):
+        for name in ("has_base", "backend", "result_folder", "may_share_user"):
             # A supervisor of an earlier release knows no other values, and refuses what it does not know.
             if fields[name] == SandboxSpec.__dataclass_fields__[name].default:
                 del fields[name]
@@ -119,13 +126,25 @@ class SandboxSpec:
                 "result_folder": ResultFolder(**value["result_folder"]) if "result_folder" in value else None,
             }
         )
-        paths = [path for each in spec.folders for path in (each.path, each.source or "")]
-        if spec.result_folder is not None:
-            paths.append(spec.result_folder.path)
-        texts = (*spec.command, *paths, spec.working_folder, *spec.environment, *spec.environment.values())
-        if not spec.command or any("\0" in each for each in texts):
-            raise ValueError("a command has at least one word, and no word has a NUL character")
+        spec._require_valid()
         return spec
+
+    def _require_valid(self) -> None:
+        """Raise ValueError unless every path is one that leads nowhere else, and every word one of a command."""
+        if not self.command or any("\0" in each for each in (*self.command, *self.environment.values())):
+            raise ValueError("a command has at least one word, and no word has a NUL character")
+        if any(not each or "\0" in each or "=" in each for each in self.environment):
+            raise ValueError("the name of a variable has no NUL character and no =")
+        if len(self.folders) > MAX_FOLDERS:
+            raise ValueError(f"a sandbox is shown at most {MAX_FOLDERS} folders and files, and not {len(self.folders)}")
+        paths = [each.path for each in self.folders] + [each.source for each in self.folders if each.source is not None]
+        if self.result_folder is not None:
+            paths.append(self.result_folder.path)
+        if self.program_sha256 is not None:
+            paths.append(self.command[0])
+        for each in (*paths, self.working_folder):
+            if "\0" in each or not os.path.isabs(each) or os.path.normpath(each) != each or each.startswith("//"):
+                raise ValueError(f"the path {each!r} is not absolute, or has parts such as .. that lead elsewhere")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

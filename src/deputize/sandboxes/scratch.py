@@ -18,15 +18,17 @@ _UNLOCKED_PREFIX: Final = f".{_PREFIX}"
 
 
 @contextlib.asynccontextmanager
-async def open_scratch(uid: int | None) -> AsyncIterator[Path]:
-    """Make a folder for the user of sandboxes alone, and remove it with all that a program left in it."""
+async def open_scratch(uid: int | None = None) -> AsyncIterator[Path]:
+    """Make a folder for a sandbox, and remove it with all that a program left in it.
+
+    Every user could read it, but only this one gets to it; a sandbox is given it as a descriptor.
+    """
     folder, lock = make_scratch()
     try:
         files = folder / "files"
-        files.mkdir(mode=0o700)
-        if uid is not None:
-            folder.chmod(0o711)
-            os.chown(files, uid, uid)
+        files.mkdir()
+        # Whatever the umask is.
+        files.chmod(0o755)
         yield files
     finally:
         await asyncio.to_thread(remove_folder, folder)

@@ -14,9 +14,9 @@ import sys
 import time
 from typing import Any, Final, Self
 
-from deputize.sandboxes.client import SandboxUnavailable, find_problem
+from deputize.sandboxes.client import SandboxUnavailable, find_problem, open_shown
 from deputize.sandboxes.port import Ending, SandboxEnd, SandboxSpec
-from deputize.sandboxes.supervisor import read_peer_uid
+from deputize.sandboxes.supervisor import StartRefused, read_peer
 
 _MFD_EXEC: Final = 0x10
 _CONNECT_SECONDS: Final = 10.0
@@ -27,8 +27,8 @@ import _socket, os, select, sys
 with open({request}, "rb") as file:
     line = file.read()
 peer = _socket.socket(fileno={connection})
-pipes = b"".join(each.to_bytes(4, sys.byteorder) for each in (0, 1, 2))
-peer.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pipes)])
+passed = b"".join(each.to_bytes(4, sys.byteorder) for each in (0, 1, 2, *{shown}))
+peer.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
 os.close(1), os.close(2)
 ended = select.poll()
 ended.register(0, 0)
@@ -52,7 +52,7 @@ class StandIn:
             self._connection = stack.enter_context(socket.socket(socket.AF_UNIX))
             try:
                 self._connection.connect(self._socket_path)
-                if read_peer_uid(self._connection) not in (0, os.geteuid()):
+                if read_peer(self._connection)[0] not in (0, os.geteuid()):
                     raise SandboxUnavailable(f"another user serves {self._socket_path}")
                 greeting = self._receive_line(_CONNECT_SECONDS)
             except OSError as error:
@@ -63,11 +63,17 @@ class StandIn:
             if problem is not None:
                 raise SandboxUnavailable(problem)
             try:
-                request = _write_memory(self._spec.to_json() + b"\n", stack)
+                spec, shown = open_shown(self._spec, stack)
+                request = _write_memory(spec.to_json() + b"\n", stack)
                 script = _SCRIPT.format(
-                    python=os.path.realpath(sys.executable), request=repr(request), connection=self._connection.fileno()
-                )
+                    python=os.path.realpath(sys.executable), request=repr(request), shown=shown,
+                    connection=self._connection.fileno(),
+                )  # fmt: skip
+                for each in shown:
+                    os.set_inheritable(each, True)
                 self.path = _write_memory(script.encode(), stack)
+            except StartRefused as error:
+                raise SandboxUnavailable(str(error)) from error
             except OSError as error:
                 raise SandboxUnavailable(f"this host executes no files in memory: {error.strerror}") from error
             self._connection.set_inheritable(True)

@@ -121,7 +121,7 @@ def test_what_is_too_much_to_copy_is_refused(tmp_path: Path, monkeypatch: pytest
         target = tmp_path / f"copy{next(number)}"
         target.mkdir()
         with pytest.raises(ToolPrecondition) as refusal:
-            folder_runs._copy_opened(lambda: nullcontext(source), target, None, end)
+            folder_runs._copy_opened(lambda: nullcontext(source), target, end)
         return refusal.value.message
 
     with (source / "sparse").open("wb") as file:
@@ -145,7 +145,7 @@ def test_folders_that_are_too_deep_are_refused(tmp_path: Path) -> None:
     target.mkdir()
     source.joinpath(*["d"] * 101).mkdir(parents=True)
     with pytest.raises(ToolPrecondition, match="more than 100 deep"):
-        folder_runs._copy_opened(lambda: nullcontext(source), target, None, FAR)
+        folder_runs._copy_opened(lambda: nullcontext(source), target, FAR)
 
 
 async def test_a_call_that_is_canceled_while_it_copies_leaves_nothing(
@@ -153,7 +153,7 @@ async def test_a_call_that_is_canceled_while_it_copies_leaves_nothing(
 ) -> None:
     began, scratches = threading.Event(), []
 
-    def copy_on(source: Path, target: Path, uid: int | None, end: folder_runs.Deadline) -> None:
+    def copy_on(source: Path, target: Path, end: folder_runs.Deadline) -> None:
         scratches.append(target)
         began.set()
         while not end.is_over:
@@ -176,6 +176,6 @@ def test_a_copy_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "outside" / "secret").write_text("canary")
     (source / "folder").symlink_to("../outside")
     (source / "file").symlink_to("../outside/secret")
-    copy_folder(source, target, None, FAR)
+    copy_folder(source, target, FAR)
     assert {each.name for each in target.rglob("*")} == {"folder", "file"}
     assert all(each.is_symlink() for each in target.iterdir())

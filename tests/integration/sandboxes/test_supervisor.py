@@ -20,6 +20,7 @@ from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnava
 from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
 from deputize.sandboxes.port import Ending, ResultFolder, SandboxFolder, SandboxLimits, SandboxSpec
 from deputize.sandboxes.supervisor import SOCKET_NAME, Supervisor, list_marked_processes, mark_processes
+from deputize.sandboxes.users import SandboxUsers, claim_users
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
@@ -356,8 +357,8 @@ async def test_the_folder_of_the_supervisor_is_shown_to_no_sandbox(client: Sandb
 async def serve_here(folder: Path) -> AsyncIterator[SandboxClient]:
     """Serve sandboxes from this process."""
     folder.mkdir()
-    uid = 65_534 if os.geteuid() == 0 else None
-    supervisor = Supervisor(folder, uid=uid, allowed_uids=frozenset({os.geteuid()}), stay=False)
+    users = claim_users(None, ()) if os.geteuid() == 0 else None
+    supervisor = Supervisor(folder, users=users, allowed_uids=frozenset({os.geteuid()}), stay=False)
     serving = asyncio.create_task(supervisor.serve())
     for _ in range(3_000):
         if (folder / SOCKET_NAME).exists():
@@ -370,19 +371,21 @@ async def serve_here(folder: Path) -> AsyncIterator[SandboxClient]:
     supervisor.close()
 
 
-async def test_weak_limits_do_not_count_what_else_the_user_runs(
+async def test_weak_limits_bound_processes_and_do_not_count_what_else_the_user_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControlGroups, "find", lambda name: "no control groups, for this test")
-    user = 65_534 if os.geteuid() == 0 else None
-    with contextlib.ExitStack() as stack:
+    if os.geteuid() == 0:
+        # All of them as one user.
+        monkeypatch.setattr(SandboxUsers, "take", lambda users: users.owner)
+    count = "import os, time; " + REFUSED_FORKS.replace("os.kill(each, 9)", "os.kill(each, 9)\n    print(len(pids))")
+    limits = SandboxLimits(processes=8)
+    async with serve_here(tmp_path / "sandboxes") as client, contextlib.AsyncExitStack() as stack:
         for _ in range(10):
-            other = stack.enter_context(subprocess.Popen(["/bin/sleep", "60"], user=user))
-            stack.callback(other.kill)
-        async with serve_here(tmp_path / "sandboxes") as client:
-            limits = SandboxLimits(processes=8)
-            result = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, limits=limits))
-    assert (result.end.ending, result.end.exit_code) == (Ending.EXIT, 0), (result.end, result.stderr)
+            spec = SandboxSpec(command=("/bin/sleep", "60"), seconds=60, limits=limits)
+            await stack.enter_async_context(contextlib.aclosing(await client.start(spec)))
+        result = await client.run(SandboxSpec(command=(PYTHON, "-c", count), seconds=30, limits=limits))
+    assert (result.end.ending, result.stdout) == (Ending.EXIT, b"7\n"), (result.end, result.stderr)
 
 
 async def test_a_sandbox_that_cannot_be_watched_leaves_nothing_and_says_so(

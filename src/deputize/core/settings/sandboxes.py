@@ -30,7 +30,7 @@ class SandboxSettings(SettingsSection):
     accept: tuple[Weakness, ...] = Field(
         (),
         description="Weaknesses that are accepted in production: `weak_limits`, if control groups are not writable, so "
-        "that memory is limited for each process and not for all of a sandbox, and processes and processor time only "
-        "by the timeout; `unsandboxed_code`, if programs of `code.run` may run on their interpreter alone where this "
+        "that memory is limited for each process and not for all of a sandbox, and processor time only by the timeout; "
+        "`unsandboxed_code`, if programs of `code.run` may run on their interpreter alone where this "
         "host cannot start sandboxes.",
     )

@@ -118,7 +118,7 @@ class CommandDriver:
                 folder = None
                 if tool.command.files is not None and backend is Backend.GVISOR:
                     # What a program on gVisor holds in memory is seen by nothing else.
-                    folder = await stack.enter_async_context(open_scratch(self._sandboxes.uid))
+                    folder = await stack.enter_async_context(open_scratch())
                 spec = _build_spec(tool, words, folder, seconds, backend)
                 guarded = await asyncio.to_thread(GuardedPaths, spec.folders)
                 spec = replace(spec, folders=(*spec.folders, *guarded.read_only))

@@ -89,12 +89,10 @@ class SandboxedProgram:
     working_folder: str
 
 
-def prepare_sandboxed_program(
-    server: McpServerSettings, search_path: str, snapshot_folder: Path, uid: int | None
-) -> SandboxedProgram:
+def prepare_sandboxed_program(server: McpServerSettings, search_path: str, snapshot_folder: Path) -> SandboxedProgram:
     """Verify a server's program and files, and list what it sees: `folders`, its interpreter, and what it runs.
 
-    Pinned files are seen as copies, which the user `uid` of sandboxes can read.
+    Pinned files are seen as copies, which every user can read who is given them.
     """
     try:
         command = resolve_command(server, search_path)
@@ -106,7 +104,7 @@ def prepare_sandboxed_program(
         for path, digest in pins.items():
             if path != command.binary:
                 _copy_pinned(path, digest, snapshot_folder)
-        _set_group(snapshot_folder, uid)
+        _open_to_all(snapshot_folder)
     except ProgramFileError as error:
         raise _build_refusal(server, error) from error
     shared = [SandboxFolder(path=path, is_writable=each.write) for each, path in list_folders(server)]
@@ -270,6 +268,15 @@ def _set_group(snapshot_folder: Path, uid: int | None) -> None:
             if not os.path.islink(path):
                 # Whatever the gateway's umask is.
                 os.chmod(path, 0o550 if os.access(path, os.X_OK) else 0o440)
+
+
+def _open_to_all(snapshot_folder: Path) -> None:
+    """Let the user of a sandbox read the copies, whoever that is. Nobody else gets to their folder."""
+    for folder, _, names in os.walk(snapshot_folder):
+        os.chmod(folder, 0o755)
+        for path in (os.path.join(folder, each) for each in names):
+            if not os.path.islink(path):
+                os.chmod(path, 0o555 if os.access(path, os.X_OK) else 0o444)
 
 
 def _replace_argument(server: McpServerSettings, argument: str, pins: dict[str, str], snapshot_folder: Path) -> str:

@@ -241,9 +241,10 @@ async def start_process(
     if sandboxes is not None:
         require_no_fetching(server)
         await asyncio.to_thread(_require_folders, server, sandboxes.folders)
-    uid = server.uid if sandboxes is None else await _find_sandbox_user(server, sandboxes.client)
+        await _require_supervisor(server, sandboxes.client)
     try:
-        folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), uid)
+        # A sandbox is given its copies as descriptors, and sees nothing else of the folder.
+        folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
     except OSError as error:
         raise UpstreamUnavailable(
             f"the process of the server {server.name} cannot be started, because this gateway has no writable folder "
@@ -299,13 +300,12 @@ def _require_folders(server: McpServerSettings, folders: SharedFolders) -> None:
             ) from refusal
 
 
-async def _find_sandbox_user(server: McpServerSettings, sandboxes: SandboxClient) -> int | None:
-    """Find the user of this host's sandboxes, None if it is that of this process."""
+async def _require_supervisor(server: McpServerSettings, sandboxes: SandboxClient) -> None:
+    """Require that this host starts sandboxes, before anything is copied for one."""
     try:
         await sandboxes.connect()
     except SandboxUnavailable as error:
         raise _build_refusal(server, error) from error
-    return sandboxes.uid
 
 
 async def _start_sandbox(
@@ -319,7 +319,7 @@ async def _start_sandbox(
     has_hosts = bool(server.hosts or server.private_hosts)
     if has_hosts:
         environment = {**PROXY_ENVIRONMENT, **environment}
-    program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files, sandboxes.uid)
+    program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files)
     try:
         guarded = await asyncio.to_thread(GuardedPaths, program.folders)
     except UnguardedFolder as error:

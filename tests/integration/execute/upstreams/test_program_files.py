@@ -298,7 +298,7 @@ def test_a_sandbox_sees_of_a_virtual_environment_what_python_needs_and_nothing_b
     server = McpServerSettings(
         name="shop", command=(str(project / "bin" / "python"), str(project / "server.py")), accept_risk=("unpinned",),
     )  # fmt: skip
-    program = program_snapshot.prepare_sandboxed_program(server, os.defpath, snapshot, None)
+    program = program_snapshot.prepare_sandboxed_program(server, os.defpath, snapshot)
     shown = {each.path for each in program.folders if each.path.startswith(str(project))}
     assert shown == {str(project / name) for name in ("pyvenv.cfg", "bin", "lib", "server.py")}
     assert program.command[0] == str(project / "bin" / "python")

@@ -40,9 +40,14 @@ def check(json: Json = False) -> None:
 
 @group.command(epilog="Example: deputize sandboxes serve --allow 999")
 def serve(
-    uid: Annotated[
-        int, typer.Option(min=1, metavar="UID", help="User that programs run as, if this is started by root.")
-    ] = 65_534,
+    uid_range: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST:COUNT",
+            help="Users that programs run as, each one's own, if this is started by root: 200000:4096, for example. "
+            "By default some that no account has.",
+        ),
+    ] = None,
     allow: Annotated[
         list[int] | None, typer.Option(metavar="UID", help="User of a gateway that may start sandboxes; repeatable.")
     ] = None,
@@ -58,5 +63,6 @@ def serve(
     from deputize.interfaces.cli.diagnostics.sandbox_checks import find_folder
 
     enter_project()
-    words = ["-m", "deputize.sandboxes.supervisor", str(find_folder(load_settings())), "--stay", "--uid", str(uid)]
+    words = ["-m", "deputize.sandboxes.supervisor", str(find_folder(load_settings())), "--stay"]
+    words += ["--uid-range", uid_range] if uid_range else []
     os.execv(sys.executable, [sys.executable, *words, "--allow", *map(str, allow or ())])  # no shell

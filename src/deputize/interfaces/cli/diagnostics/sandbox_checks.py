@@ -6,7 +6,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from deputize.core.settings import Settings
 from deputize.execute.guarded_paths import list_guarded_paths
@@ -14,7 +14,13 @@ from deputize.execute.upstreams.program_files import list_folders
 from deputize.interfaces.cli.diagnostics.finding import Finding
 from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.program_job import try_interpreter
-from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable, find_default_folder
+from deputize.sandboxes.client import (
+    SHARED_USER_ADVICE,
+    SandboxClient,
+    SandboxResult,
+    SandboxUnavailable,
+    find_default_folder,
+)
 from deputize.sandboxes.namespaces import ENVIRONMENT
 from deputize.sandboxes.port import Backend, Ending, ResultFolder, SandboxSpec
 
@@ -129,7 +135,7 @@ async def check_sandboxes(settings: Settings) -> list[Finding]:
         try:
             findings += await _check_backend(client)
             if backend == settings.sandboxes.backend:
-                findings += _report_limits(client, settings)
+                findings += _report_limits(client, settings) + _report_user(client, settings)
         except SandboxUnavailable as error:
             is_needed = backend == settings.sandboxes.backend
             findings.append(
@@ -224,6 +230,14 @@ def _report_limits(client: SandboxClient, settings: Settings) -> list[Finding]:
             todo=_ALLOW_GROUPS,
         )
     ]
+
+
+def _report_user(client: SandboxClient, settings: Settings) -> list[Finding]:
+    if client.shared_user is None:
+        return [Finding(check="user", status="good", summary="each sandbox has a user of its own")]
+    status: Literal["broken", "warning"] = "broken" if settings.environment == "production" else "warning"
+    todo = f"{SHARED_USER_ADVICE[0].upper()}{SHARED_USER_ADVICE[1:]}."
+    return [Finding(check="user", status=status, summary=client.shared_user, todo=todo)]
 
 
 def _explain_failure(backend: Backend, result: SandboxResult) -> Finding:
