@@ -44,14 +44,14 @@ async def test_a_read_that_outlives_its_deadline_is_timed_out(lab: GatewayLab) -
     outcome = await lab.call("brief_look", "slow-read")
     assert (outcome.state, error_slug(outcome), outcome.http_status) == (State.TIMED_OUT, "tool-timeout", 504)
     # A later deadline is no use: the tool's own time was over.
-    assert "whatever the deadline" in parse_body(outcome)["error"]["suggestion"]
+    assert "whatever the deadline" in parse_body(outcome)["error"]["advice"]
 
 
 async def test_the_callers_deadline_ends_a_read_of_a_longer_class(lab: GatewayLab) -> None:
     set_behaviour("impatient", Gate())
     outcome = await lab.call("look", "impatient", deadline_ms=4000)
     assert (outcome.state, error_slug(outcome)) == (State.TIMED_OUT, "tool-timeout")
-    assert "later deadline" in parse_body(outcome)["error"]["suggestion"]
+    assert "later deadline" in parse_body(outcome)["error"]["advice"]
 
 
 async def test_a_mutation_that_outlives_its_deadline_is_unknown_and_not_run_again(lab: GatewayLab) -> None:
