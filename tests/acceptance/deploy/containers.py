@@ -57,9 +57,10 @@ class BuiltImage:
         return self.folder / "image.oci.tar"
 
 
-def build_image(folder: Path) -> BuiltImage:
+def build_image(folder: Path, *variant: str) -> BuiltImage:
     """Build the image of the commit that is checked out."""
-    subprocess.run([DEPLOY / "image/build.sh", folder], check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
+    command: list[str | Path] = [DEPLOY / "image/build.sh", folder, *variant]
+    subprocess.run(command, check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
     return BuiltImage(folder=folder, digest=(folder / "digest").read_text())
 
 

@@ -67,6 +67,7 @@ def run_python(script: str, env: dict[str, str]) -> list[str]:
 def test_the_image_has_the_versions_that_the_project_is_tested_with() -> None:
     constraints = read_pins(ROOT / "constraints.txt")
     requirements = read_pins(DEPLOY / "image/requirements.txt")
+    requirements |= read_pins(DEPLOY / "image/requirements-sandboxes.txt")
 
     assert {name: constraints.get(name) for name in requirements} == requirements
 
@@ -127,6 +128,29 @@ class TestBuiltImage:
             assert measure_restart(env) <= 5
         finally:
             run(*compose, "down", "--volumes", env=env)
+
+
+class TestImageWithSandboxes:
+    pytestmark = BUILDS
+
+    def test_sandboxes_run_in_its_container(self, env: dict[str, str], tmp_path: Path) -> None:
+        """As docs/how-to/run-sandboxes-in-production.md says; Docker names the last option systempaths=unconfined."""
+        image = build_image(tmp_path, "sandboxes")
+        assert image.archive.stat().st_size <= 150_000_000
+        project = tmp_path / "project"
+        project.mkdir()
+        # Control groups of the container cannot be written.
+        settings = '[builtin.code]\ntools = ["a.*"]\n[sandboxes]\naccept = ["weak_limits"]\n'
+        (project / "deputize.toml").write_text(settings)
+        options = ("unmask=ALL", "no-new-privileges", f"seccomp={DEPLOY / 'sandboxes/seccomp.json'}")
+        words = ("podman", "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL")
+        security = [f"--security-opt={each}" for each in options]
+        shown = f"--volume={project}:/srv/deputize:ro"
+        said = run(*words, *security, shown, f"{IMAGE}-sandboxes", "sandboxes", "check", env=env)
+        assert "programs of code.run are in a sandbox" in said, said
+        assert "Sandboxes work here" in said, said
+        versions = run(*words, "--entrypoint", '["git", "--version"]', f"{IMAGE}-sandboxes", env=env)
+        assert versions.startswith("git version")
 
 
 def measure_restart(env: dict[str, str]) -> float:
