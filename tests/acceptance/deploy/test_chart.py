@@ -50,7 +50,10 @@ def list_pods(manifests: Manifests) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("minor", MINORS)
-@pytest.mark.parametrize("values", [(), ("worker.autoscaling.queuedCalls=20", "gateway.autoscaling.enabled=false")])
+@pytest.mark.parametrize(
+    "values",
+    [(), ("worker.autoscaling.queuedCalls=20", "gateway.autoscaling.enabled=false"), ("sandboxes.enabled=true",)],
+)
 def test_what_helm_renders_is_valid(programs: Path, tmp_path: Path, minor: str, values: tuple[str, ...]) -> None:
     rendered = tmp_path / "rendered.yaml"
     rendered.write_text(render(programs, *values))
@@ -74,6 +77,30 @@ def test_pods_meet_the_restricted_standard_and_can_write_to_one_volume(programs:
         }
         writable = [each["name"] for each in container.get("volumeMounts", ()) if not each.get("readOnly")]
         assert writable in ([], ["state"])
+
+
+def test_pods_with_sandboxes_may_make_namespaces_and_have_no_more_rights(programs: Path) -> None:
+    profile = (
+        "sandboxes.seccompProfile.type=Localhost",
+        "sandboxes.seccompProfile.localhostProfile=deputize/seccomp.json",
+    )
+    manifests = index(render(programs, "sandboxes.enabled=true", *profile))
+    for name in ("shop-gateway", "shop-worker"):
+        pod = manifests["StatefulSet", name]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert (pod["hostUsers"], pod["securityContext"]["runAsNonRoot"]) == (False, True)
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "procMount": "Unmasked",
+            "seccompProfile": {"type": "Localhost", "localhostProfile": "deputize/seccomp.json"},
+            "appArmorProfile": {"type": "Unconfined"},
+        }
+        assert "/tmp" in [each["mountPath"] for each in container["volumeMounts"]]
+    migration = manifests["Job", "shop-migrate"]["spec"]["template"]["spec"]
+    assert "hostUsers" not in migration
+    assert "seccompProfile" not in migration["containers"][0]["securityContext"]
 
 
 def test_pods_are_replaced_once_the_next_is_ready_and_have_time_for_the_longest_call(programs: Path) -> None:

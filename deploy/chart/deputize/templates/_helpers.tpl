@@ -28,3 +28,13 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities: { drop: [ALL] }
 {{- end }}
+
+{{- define "deputize.processSecurity" -}}
+{{- include "deputize.containerSecurity" . }}
+{{- if .Values.sandboxes.enabled }}
+  # bubblewrap makes namespaces and mounts of its own, without a capability outside of them.
+  procMount: Unmasked
+  seccompProfile: {{ toYaml .Values.sandboxes.seccompProfile | nindent 4 }}
+  appArmorProfile: { type: Unconfined }
+{{- end }}
+{{- end }}

@@ -33,7 +33,8 @@ _WAYS_OUT: Final = {
     "write into the base": ": > /usr/deputize-escaped",
     "write beside /tmp": ": > /escaped || : > /etc/escaped || : > /dev/escaped",
     "see processes of the host": '[ "$(ls -d /proc/[0-9]* | wc -l)" -gt 8 ]',
-    "signal a process of the host": 'kill -0 "$PROCESS"',
+    # In a container the process of the gateway may have a number that the sandbox has, too.
+    "signal a process of the host": '[ "$PROCESS" -gt 100 ] && kill -0 "$PROCESS"',
     "see a network": '[ "$(grep -c : /proc/net/dev)" -gt 1 ]',
     "connect to the host": 'bash -c "echo > /dev/tcp/127.0.0.1/$PORT"',
     "mount a file system": "mount -t tmpfs none /tmp",
@@ -49,9 +50,10 @@ _INSTALL_GVISOR: Final = (
 )
 _ONLY_IF_DEMANDED: Final = "Needed only if a contract or a rule of the policies demands it."
 _ALLOW_NAMESPACES: Final = (
-    "Allow user namespaces: sysctl user.max_user_namespaces=10000 and, if they exist, "
-    "kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0. In a container, its "
-    "seccomp and AppArmor profiles must both allow them."
+    "Allow user namespaces: sysctl user.max_user_namespaces=10000 and, if it exists, "
+    "kernel.unprivileged_userns_clone=1. On Ubuntu 23.10 or newer, write `profile bwrap /usr/bin/bwrap "
+    "flags=(unconfined) { userns, }` into /etc/apparmor.d/bwrap, and run systemctl reload apparmor. In a container, "
+    "its seccomp and AppArmor profiles must both allow them, and /proc must not be masked."
 )
 _ALLOW_GROUPS: Final = (
     "Start deputize sandboxes serve as root, or in a systemd unit with Delegate=yes; in Docker 28 or later use "
