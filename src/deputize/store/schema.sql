@@ -2732,33 +2732,6 @@ begin
     return null;
 end $$;
 
--- Find every effect after this one, or that may be after it, still there, whose scope overlaps the given one.
-CREATE FUNCTION deputize.find_later_effects(
-    p_tenant text, p_resource text, p_scope text, p_id uuid, p_ordinal bigint, p_began_at timestamp with time zone
-) RETURNS SETOF deputize.journal
-    LANGUAGE sql STABLE
-    AS $$
-    -- Found through the indexed prefixes, judged by scopes_overlap. What had ended before this one began came before it;
-    -- all else may have come after it. An effect that was taken back cancels out with the call that did so.
-    select o.* from deputize.journal o
-    where o.tenant = p_tenant and o.resource = p_resource and o.id <> p_id and o.ended_at > p_began_at
-      and o.id >= deputize.first_uuid_of_eve(p_id)
-      and (o.scope_prefix = any(array(
-               select left(split_part(p_scope, '*', 1), n) from generate_series(0, length(p_scope)) as n))
-           or o.scope_prefix >= split_part(p_scope, '*', 1) || '/' and o.scope_prefix < split_part(p_scope, '*', 1) || '0'
-           or (o.is_pattern or strpos(p_scope, '*') > 0) and o.scope_prefix > split_part(p_scope, '*', 1)
-              and o.scope_prefix < split_part(p_scope, '*', 1) || chr(1114111))
-      and deputize.scopes_overlap(o.scope, p_scope)
-      and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
-      and not deputize.is_undone(o.tenant, o.id)
-      and (o.undoes is null or o.certainty = 'uncertain' or not exists (
-          select from deputize.journal u
-          where u.tenant = p_tenant and u.id = o.undoes and u.number = 0 and u.ordinal > p_ordinal))
-$$;
-REVOKE ALL ON FUNCTION deputize.find_later_effects FROM PUBLIC;
-GRANT ALL ON FUNCTION deputize.find_later_effects TO deputize_writer;
-GRANT ALL ON FUNCTION deputize.find_later_effects TO deputize_reader;
-
 -- Find every lock in one queue, held or waiting, whose scope overlaps the given one.
 CREATE FUNCTION deputize.find_overlapping_locks(
     p_namespace text, p_resource text, p_scope text
@@ -2840,21 +2813,6 @@ CREATE FUNCTION deputize.is_call_held(p_tenant text, p_call_id uuid, p_user text
         where h.tenant = p_tenant
           and (h.subject = p_user or h.call_id = p_call_id or p_call_id >= h.first_id and p_call_id < h.before_id))
 $$;
-
--- Whether another call took this effect back, and no one has taken that back since.
-CREATE FUNCTION deputize.is_undone(p_tenant text, p_id uuid) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-    return exists (
-        select from deputize.journal u
-        where u.tenant = p_tenant and u.undoes = p_id and u.id >= deputize.first_uuid_of_eve(p_id) and u.certainty = 'happened'
-          and not deputize.is_undone(p_tenant, u.id)
-    );
-end $$;
-REVOKE ALL ON FUNCTION deputize.is_undone FROM PUBLIC;
-GRANT ALL ON FUNCTION deputize.is_undone TO deputize_writer;
-GRANT ALL ON FUNCTION deputize.is_undone TO deputize_reader;
 
 -- Trigger: keep the salt of a person who is not being erased.
 CREATE FUNCTION deputize.keep_subject() RETURNS trigger

@@ -32,11 +32,12 @@ from deputize.core.outcome import Outcome
 from deputize.core.states import State
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.lifecycle import journal_reader
-from deputize.lifecycle.compensation import journal_entries
+from deputize.lifecycle.compensation import journal_entries, later_writers
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
 from deputize.operations.undo import undo_requests
 from deputize.operations.undo.undo import Undo
+from deputize.store.queries import load_statements
 from tests.support import notebook_tools
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
@@ -126,6 +127,54 @@ async def test_an_undo_is_a_call_in_the_journal_and_can_itself_be_undone(lab: Ga
     assert "was itself taken back" in step["detail"]
     await undo(lab, call_id=again["call_id"])
     assert notes == {}
+
+
+async def test_undos_of_undos_come_to_an_end(lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later_writers, "MAX_UNDOS_IN_TURN", 2)
+    calls, states = [await call(lab, "add", session, name="a", text="milk")], []
+    for _ in range(3):
+        (made,) = (await undo(lab, call_id=calls[-1]))["made"]
+        calls.append(made["call_id"])
+        states.append((made["state"], made["error"]))
+    assert states == [("succeeded", None), ("succeeded", None), ("failed", "changed-since")]
+    undone = await lab.db.fetch(
+        "select is_undone from deputize.journal where call_id = any($1::uuid[]) order by ordinal", calls
+    )
+    assert [each["is_undone"] for each in undone] == [False, True, False]
+
+
+async def test_a_plan_looks_once_at_what_many_changed(lab: GatewayLab, session: str) -> None:
+    notes["x"] = "1"
+    calls = [await call(lab, "change", session, name="x", text=str(n)) for n in range(5)]
+    columns = "call_id, caller_user, caller_agent, session, tool, version, resource, op, certainty, compensation_class"
+    await lab.db.execute(
+        f"""insert into deputize.journal (tenant, id, number, {columns}, scope, is_undone, began_at)
+            select j.tenant, (left(j.id::text, 18) || right(gen_random_uuid()::text, 18))::uuid, 0, {columns},
+                   'x/' || n, true, j.ended_at
+            from deputize.journal j, generate_series(1, 2000) as n where j.call_id = $1""",
+        calls[-1],
+    )
+    await lab.db.execute("analyze deputize.journal")
+    statement = f"explain (analyze, format json) {load_statements('journal')['find_later_writers']}"
+
+    async def count_rows(ids: list[Any]) -> int:
+        async with lab.runtime.store.read_transaction("dev") as connection:
+            (report,) = orjson.loads(await connection.fetchval(statement, "dev", ids, ids, None))
+        return _sum_rows(report["Plan"])
+
+    ids = [
+        await lab.db.fetchval("select id from deputize.journal where call_id = $1 order by ordinal limit 1", each)
+        for each in calls
+    ]
+    # Each of the rows is looked at as often for five calls as for one.
+    one, five = await count_rows(ids[:1]), await count_rows(ids)
+    assert one > 2_000
+    assert five < 1.5 * one
+
+
+def _sum_rows(node: dict[str, Any]) -> int:
+    rows = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+    return int(rows) + sum(_sum_rows(each) for each in node.get("Plans", ()))
 
 
 async def test_what_others_changed_since_is_found_and_never_overwritten(lab: GatewayLab, session: str) -> None:

@@ -14,6 +14,7 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
+MAX_UNDOS_IN_TURN: Final = 20
 _SQL = load_statements("journal")
 _RETRY_MS: Final = 5_000
 
@@ -52,6 +53,8 @@ async def require_no_later_writer(runtime: Runtime, authorized: Authorized, clai
 
     Called once the call's intent is durable. A run has its resource locks by then, so that no other run can write in
     between. A flow is checked when it begins for the first time; after that, its own steps are the later writers.
+
+    A chain of undos of undos ends here, too: each one turns what is recorded of all before it.
     """
     call = authorized.call
     entry_id = call.request.undoes
@@ -59,11 +62,15 @@ async def require_no_later_writer(runtime: Runtime, authorized: Authorized, clai
         return
     try:
         async with read_journal(runtime, call.tenant) as connection:
+            undo_count = await connection.fetchval(_SQL["count_undos_below"], call.tenant, entry_id, MAX_UNDOS_IN_TURN)
             writers = await find_later_writers(connection, call.tenant, [entry_id], call_id=claim.call_id)
     except UndoTooBroad as problem:
         raise Unavailable(problem.message, retry_after_ms=_RETRY_MS, nothing_happened=True).replace(
             is_recorded=True
         ) from problem
+    if undo_count >= MAX_UNDOS_IN_TURN:
+        message = f"it was taken back and done again {MAX_UNDOS_IN_TURN} times in turn: call its tool instead"
+        raise ChangedSince(message, nothing_happened=True).replace(is_recorded=True)
     if entry_id in writers:
         message = await describe_later_writer(runtime, call.caller, writers[entry_id])
         raise ChangedSince(message, nothing_happened=True).replace(is_recorded=True)

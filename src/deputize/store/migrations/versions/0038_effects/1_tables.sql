@@ -45,3 +45,9 @@ drop trigger if exists journal_mark_undone on deputize.journal;
 create trigger journal_mark_undone after insert on deputize.journal for each row
     when (new.undoes is not null and new.certainty = 'happened' and new.number = 0)
     execute function deputize.mark_undone();
+
+-- Nothing asks for them any more: the release before has no journal.
+-- squawk-ignore ban-drop-function
+drop function if exists deputize.find_later_effects;
+-- squawk-ignore ban-drop-function
+drop function if exists deputize.is_undone;
