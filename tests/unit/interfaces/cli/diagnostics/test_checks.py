@@ -268,12 +268,12 @@ def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: P
 
 
 async def test_a_host_in_the_operators_network_is_named_unless_it_is_listed_as_one() -> None:
-    hosts = {"hosts": ("10.96.0.1:443",), "private_hosts": ("10.0.0.1:1",)}
-    findings = await check_upstreams(
-        Settings(servers=(McpServerSettings(name="shop", command=("/bin/true",), **hosts),))
+    server = McpServerSettings(
+        name="shop", command=("/bin/true",), hosts=("10.96.0.1:443",), private_hosts=("10.0.0.1:1",)
     )
+    findings = await check_upstreams(Settings(servers=(server,)))
     todo = 'move "10.96.0.1:443" from hosts of shop to private_hosts, if that is the host that you mean'
-    assert todo in [each.todo for each in findings]
+    assert [each.todo for each in findings if each.status == "warning"] == [todo]
 
 
 def test_edits_that_wait_for_a_person_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
