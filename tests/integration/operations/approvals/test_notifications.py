@@ -97,6 +97,7 @@ async def _is_signature_valid(approval_lab: ApprovalLab, request: ReceivedReques
     secret = (await approval_lab.lab.gateway.webhooks.show_key(await approval_lab.lab.make_admin(), APPROVALS_KEY))[
         "secret"
     ]
+    assert secret is not None
     signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
     mark = hmac.digest(base64.b64decode(secret.removeprefix("whsec_")), signed, "sha256")
     return f"v1,{base64.b64encode(mark).decode()}" in request.headers["webhook-signature"].split(" ")
