@@ -8,7 +8,8 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
@@ -16,6 +17,7 @@ from proofs.crash_matrix.concurrent_kills import CALLS_AT_ONCE, kill_concurrentl
 from proofs.crash_matrix.judge import Judgement, judge_kills, render_table
 from proofs.crash_matrix.lane import SETTINGS, TENANT, Lane, Observation
 from proofs.crash_matrix.matrix import MATRIX, QUICK_MATRIX, TAKEOVERS, TOOL_KINDS, Boundary, Cell, EffectTool
+from proofs.crash_matrix.undo_kills import UndoLane, catch_forgetful, kill_undos, open_undo_lane
 from proofs.kit.client_proxy import ClientProxy
 from proofs.kit.fork_server import ForkServer, start_fork_server
 from proofs.kit.gateway import Issuer, create_issuer, start_gateway
@@ -66,17 +68,32 @@ async def prove(sandbox: Sandbox) -> Verdict:
     )
     cells = list(MATRIX if sandbox.full else QUICK_MATRIX) * sandbox.pick_size(quick=1, full=50)
     random.Random(0).shuffle(cells)
-    lanes, observations = await _kill_all(testbed, cells, count=sandbox.pick_size(quick=4, full=8))
+    (lanes, observations), undo_lane = await asyncio.gather(
+        _kill_all(testbed, cells, count=sandbox.pick_size(quick=4, full=8)), _kill_undos(testbed)
+    )
     exact_judgement = await testbed.judge_observations(observations)
     for line in render_table(exact_judgement):
         sandbox.log(line)
     concurrent_judgement = await testbed.judge_observations(
         await _run_concurrent_kills(sandbox, lanes, sandbox.pick_size(quick=3, full=200))
     )
-    for sentence in [*exact_judgement.list_sentences(), *concurrent_judgement.list_sentences()][:40]:
+    repeated = list(undo_lane.wrong)
+    for sentence in [*exact_judgement.list_sentences(), *concurrent_judgement.list_sentences(), *repeated][:40]:
         sandbox.log(f"wrong: {sentence}")
     kills = sum(lane.kills for lane in lanes)
-    return _build_verdict(exact_judgement, concurrent_judgement, kills, await _run_controls(testbed, lanes), sandbox)
+    controls = await _run_controls(testbed, lanes) | {"crash_undo_by_attempt": await catch_forgetful(undo_lane)}
+    verdict = _build_verdict(exact_judgement, concurrent_judgement, kills, controls, sandbox)
+    figures = {"kills_in_undos_and_retries": undo_lane.kills, "wrong_after_undos_and_retries": len(repeated)}
+    return replace(verdict, figures={**verdict.figures, **figures})
+
+
+async def _kill_undos(testbed: Testbed) -> UndoLane:
+    """Kill a gateway in undos and retries, on a database where the time of every key ends again and again."""
+    await testbed.database.execute("create database undos")
+    dsn = urlunsplit(urlsplit(testbed.dsn)._replace(path="/undos"))
+    lane = await open_undo_lane(testbed.sandbox, dsn, testbed.ledger, testbed.fork_server, testbed.issuer)
+    await kill_undos(lane, testbed.sandbox.pick_size(quick=1, full=10))
+    return lane
 
 
 async def _open_lane(testbed: Testbed, number: int) -> Lane:
