@@ -29,6 +29,8 @@ _MOST_BLOCKS: Final = 64
 _RANGES: Final = ((1_900_000_000, _BLOCK), (60_578, 100))
 _FIRST: Final = _RANGES[0][0]
 _INOTIFY_LIMIT: Final = Path("/proc/sys/user/max_inotify_instances")
+# Of one sandbox, where they count for the owner of its namespace as well.
+_INOTIFY_INSTANCES: Final = 16
 _MAP_SECONDS: Final = 10.0
 _LOCKS: Final = Path("/run/deputize/users")
 _CLAIM_SECONDS: Final = 5.0
@@ -131,6 +133,7 @@ def enter_subordinate_users() -> UserRange:
         _halve(_INOTIFY_LIMIT)
         # The limit of the outer one bounds the sum of all users of the inner one.
         _enter_namespace(map_same)
+        _INOTIFY_LIMIT.write_text(str(_INOTIFY_INSTANCES))
         os.setgroups([])
     except (OSError, subprocess.SubprocessError) as error:
         raise NoUsers(f"this host lets it become none of its subordinate users: {error}") from error

@@ -38,8 +38,8 @@ LIMITS = SandboxLimits(memory_bytes=64 << 20, processes=24, storage_bytes=4 << 2
 
 
 @contextlib.asynccontextmanager
-async def open_client(host: GatewayHost, **options: bool) -> AsyncIterator[SandboxClient]:
-    client = SandboxClient(host.supervisor, accept_weak_limits=True, **options)
+async def open_client(host: GatewayHost, *, accept_shared_user: bool = True) -> AsyncIterator[SandboxClient]:
+    client = SandboxClient(host.supervisor, accept_weak_limits=True, accept_shared_user=accept_shared_user)
     yield client
     await client.aclose()
 
