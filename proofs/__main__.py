@@ -134,6 +134,9 @@ async def run_proof(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
 
 
 def run_proof_now(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
+    missing = None if proof.declaration is None else proof.declaration.explain_missing_programs()
+    if missing is not None:
+        sys.exit(missing)
     import uvloop  # noqa: PLC0415 - only runs need it; checking results is quick without
 
     try:

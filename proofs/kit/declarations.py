@@ -1,8 +1,9 @@
 """Read what proofs declare in `proofs/proofs.toml`: the packages they cover, their bars and their controls."""
 
+import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -26,6 +27,15 @@ class Declaration:
     quick_bars: Mapping[str, Bar]
     controls: tuple[str, ...]
     load_sensitive: tuple[str, ...]
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+    def explain_missing_programs(self) -> str | None:
+        """Say which programs that it needs are not on this host, and how to install them; None if all are."""
+        missing = [each for each in self.needs if shutil.which(each) is None]
+        if not missing:
+            return None
+        packages = " ".join(dict.fromkeys(self.needs[each] for each in missing))
+        return f"{self.name} needs {' and '.join(missing)}: apt-get install -y {packages}, then run it again"
 
 
 def load_declarations(path: Path = DECLARATIONS) -> dict[str, Declaration]:
@@ -43,7 +53,7 @@ def get_declaration(name: str, path: Path = DECLARATIONS) -> Declaration:
 
 
 def _read_declaration(name: str, table: Mapping[str, Any]) -> Declaration:
-    unknown = table.keys() - {"covers", "bars", "controls", "load_sensitive"}
+    unknown = table.keys() - {"covers", "bars", "controls", "load_sensitive", "needs"}
     if unknown or not table.get("covers") or not table.get("bars"):
         raise ValueError(f"[{name}] in {DECLARATIONS.name} needs covers and bars, and knows no {sorted(unknown)}")
     full_bars: dict[str, Bar] = {}
@@ -65,6 +75,7 @@ def _read_declaration(name: str, table: Mapping[str, Any]) -> Declaration:
         quick_bars=quick_bars,
         controls=controls,
         load_sensitive=load_sensitive,
+        needs=dict(table.get("needs", {})),
     )
 
 

@@ -18,6 +18,7 @@ from proofs.crash_matrix.judge import judge_observations
 from proofs.crash_matrix.lane import LaneReply, Observation
 from proofs.crash_matrix.matrix import Boundary, Cell, EffectTool, RetryEnd
 from proofs.fairness import count_overlaps, find_misdone_jobs
+from proofs.kit.declarations import get_declaration
 from proofs.kit.ledger import Effect
 from proofs.kit.worker_pool import WorkerFault
 from proofs.policy.changes_under_load import EntryRow as PolicyRow
@@ -348,3 +349,10 @@ def test_a_call_during_policy_changes_is_judged_by_commit_order(
     entry_rows = [PolicyRow(kind=kind, number=number, at=at) for kind, number, at in rows]
     check_policy_call(findings, call, entry_rows, Counter({"c1": effect_count}), _SETS, [at for _, _, at in _SETS])
     assert {what.partition(":")[0] for what in findings.violations} == signs
+
+
+def test_a_proof_names_the_programs_that_it_lacks_before_it_starts() -> None:
+    declaration = replace(get_declaration("restore"), needs={"sh": "dash", "no-such-program": "some-package"})
+    assert declaration.explain_missing_programs() == (
+        "restore needs no-such-program: apt-get install -y some-package, then run it again"
+    )
