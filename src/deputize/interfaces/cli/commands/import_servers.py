@@ -63,7 +63,7 @@ def import_servers(
         ),
     ],
     # `import openapi URL`, as in the help of others: the kind says nothing that the document does not.
-    document: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    document: Annotated[str | None, typer.Argument(hidden=True, help="The document, after openapi.")] = None,
     name: Name = None,
     url: ServiceUrl = None,
     include: Annotated[

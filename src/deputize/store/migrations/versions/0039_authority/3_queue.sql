@@ -70,7 +70,8 @@ create or replace function deputize.queue_runs(
     openings_agent text[], openings_session text[], openings_fingerprint bytea[], openings_scope bytea[],
     openings_key bytea[], openings_seconds double precision[], openings_window_seconds integer[], openings_trace text[],
     openings_entry_id uuid[], openings_entry bytea[], openings_salt bytea[], runs_input bytea[], runs_caller bytea[],
-    runs_not_after timestamp with time zone[], runs_priority integer[], runs_release text[], callbacks_request bytea[]
+    runs_not_after timestamp with time zone[], runs_priority integer[], runs_release text[], callbacks_request bytea[],
+    openings_undoes uuid[] DEFAULT '{}'::uuid[], openings_replaces uuid[] DEFAULT '{}'::uuid[]
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     SET enable_hashjoin TO 'off'
@@ -95,7 +96,7 @@ begin
         openings_fingerprint => openings_fingerprint, openings_scope => openings_scope, openings_key => openings_key,
         openings_seconds => openings_seconds, openings_window_seconds => openings_window_seconds,
         openings_trace => openings_trace, openings_entry_id => openings_entry_id, openings_entry => openings_entry,
-        openings_salt => openings_salt)
+        openings_salt => openings_salt, openings_undoes => openings_undoes, openings_replaces => openings_replaces)
     loop
         if result.kind = 'claimed' then
             claimed := claimed || result.id;
