@@ -191,8 +191,10 @@ def _add_browser(project_tools: ProjectTools, browser: BrowserSettings, settings
             Refusal(what="[builtin.browser]", file=str(SETTINGS_FILE), reasons=(str(reason),))
         )
         return
-    accepts_weak_limits = settings.accepts_weakness("weak_limits")
-    sessions, functions = _declare_browser_tools(browser, program, settings.sandboxes, accepts_weak_limits)
+    accepts_weak_limits, is_production = settings.accepts_weakness("weak_limits"), settings.environment == "production"
+    sessions, functions = _declare_browser_tools(
+        browser, program, settings.sandboxes, accepts_weak_limits, not is_production
+    )
     project_tools.closers.append(sessions.aclose)
     for function in functions:
         tool = replace(getattr(function, ATTRIBUTE), backend=settings.sandboxes.backend)
@@ -201,12 +203,21 @@ def _add_browser(project_tools: ProjectTools, browser: BrowserSettings, settings
 
 @lru_cache(maxsize=16)
 def _declare_browser_tools(
-    browser: BrowserSettings, program: str, sandboxes: SandboxSettings, accepts_weak_limits: bool
+    browser: BrowserSettings,
+    program: str,
+    sandboxes: SandboxSettings,
+    accepts_weak_limits: bool,
+    accepts_shared_user: bool,
 ) -> tuple[BrowserSessions, tuple[Callable[..., Any], ...]]:
     """Declare the tools, once: sessions go on when the files of a project are read again."""
     listed = ListedHosts("[builtin.browser]", browser.hosts, browser.private_hosts)
     sessions = BrowserSessions(
-        SandboxClient(sandboxes.folder, accept_weak_limits=accepts_weak_limits, backend=sandboxes.backend),
+        SandboxClient(
+            sandboxes.folder,
+            accept_weak_limits=accepts_weak_limits,
+            accept_shared_user=accepts_shared_user,
+            backend=sandboxes.backend,
+        ),
         program,
         listed,
         partial(PageProxy, listed, seconds=browser.seconds),
