@@ -92,10 +92,6 @@ pytestmark = [
     pytest.mark.requirement("EXE-2"),
     pytest.mark.skipif(bool(_obstacle), reason=_obstacle),
 ]
-# The gateway of another user can give the user of sandboxes no files yet.
-needs_shared_supervisor = pytest.mark.xfail(
-    strict=True, reason="the supervisor does not make scratch folders for gateways of other users yet"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,13 +180,11 @@ async def test_a_browser_shows_a_page(served: ServedProject) -> None:
     assert (done.code, "hello" in done.out) == (0, True), done.output
 
 
-@needs_shared_supervisor
 async def test_a_build_runs(served: ServedProject) -> None:
     done = await served.call("build.test")
     assert (done.code, "built" in done.out) == (0, True), done.output
 
 
-@needs_shared_supervisor
 async def test_a_server_answers(served: ServedProject) -> None:
     done = await served.call("shop.find")
     assert (done.code, "found" in done.out) == (0, True), done.output
