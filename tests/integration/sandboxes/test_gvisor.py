@@ -159,9 +159,11 @@ def test_what_a_contract_and_the_settings_demand_is_never_weakened() -> None:
     for pair in ((Backend.GVISOR, Backend.NAMESPACES), (Backend.NAMESPACES, Backend.GVISOR)):
         assert choose_stronger(*pair) is Backend.GVISOR
     # A supervisor of an earlier release, and a host without it.
-    assert "earlier release" in str(find_problem({"problem": None}, Backend.GVISOR))
-    assert find_problem({"problem": None, "gvisor": "not installed"}, Backend.GVISOR) == "not installed"
-    assert find_problem({"problem": "no bubblewrap", "gvisor": None}, Backend.GVISOR) is None
+    for backend in Backend:
+        assert "earlier release" in str(find_problem({"problem": None, "gvisor": None}, backend))
+    greeting = {"problem": "no bubblewrap", "gvisor": "not installed", "shared_user": None}
+    assert find_problem(greeting, Backend.GVISOR) == "not installed"
+    assert find_problem({**greeting, "gvisor": None}, Backend.GVISOR) is None
 
 
 def test_a_supervisor_of_an_earlier_release_is_sent_nothing_that_it_does_not_know() -> None:
