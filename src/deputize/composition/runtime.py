@@ -57,6 +57,7 @@ from deputize.lifecycle.shared_circuits import SharedCircuits
 from deputize.lifecycle.tenant_snapshot import Authority
 from deputize.operations.admin.delegations import make_token_minter
 from deputize.operations.bootstrap import list_tenants
+from deputize.runs.flow_outcomes import FlowOutcomes
 from deputize.runs.leases import ProcessLease
 from deputize.sandboxes.port import Backend
 from deputize.store.consistency_values import ConsistencyValues
@@ -165,6 +166,7 @@ async def open_runtime(
         deprecated_uses=DeprecatedUses(clock),
         source_rules=SourceRules(settings.consistency),
         consistency_values=ConsistencyValues(store, clock),
+        flow_outcomes=FlowOutcomes(),
         stored_results=StoredResults(store, keys, clock),
         call_measurements=CallMeasurements(clock),
         call_costs=CallCosts(clock),

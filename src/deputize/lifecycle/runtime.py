@@ -36,6 +36,7 @@ from deputize.lifecycle.credentials.upstream_tokens import UpstreamTokens
 from deputize.lifecycle.hooks import Hooks
 from deputize.lifecycle.shared_circuits import SharedCircuits
 from deputize.lifecycle.tenant_snapshot import Authority
+from deputize.runs.flow_outcomes import FlowOutcomes
 from deputize.runs.interpreter import InterpreterSandboxes
 from deputize.runs.leases import ProcessLease
 from deputize.store.consistency_values import ConsistencyValues
@@ -105,6 +106,8 @@ class Runtime:
     # Facts that several tools tell, and what they said.
     source_rules: SourceRules
     consistency_values: ConsistencyValues
+    # What steps of flows returned, so that each is decrypted once.
+    flow_outcomes: FlowOutcomes
     # Results that are given as references.
     stored_results: StoredResults
     # How calls end, what they take and cost.

@@ -111,11 +111,19 @@ async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSt
         flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id)
         document = unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
         call_ids = document["calls"]
-        rows = await connection.fetch(_SQL["load_flow_calls"], tenant, list(call_ids.values())) if call_ids else ()
+        known = runtime.flow_outcomes.find(tenant, call_ids.values())
+        rows = (
+            await connection.fetch(_SQL["load_flow_calls"], tenant, list(call_ids.values()), list(known))
+            if call_ids
+            else ()
+        )
     by_id = {str(row["id"]): row for row in rows}
-    calls = {path: _describe_refusal(refusal) for path, refusal in document["refusals"].items()}
     # Results may be large.
-    calls |= await asyncio.to_thread(_describe_calls, keys, call_ids, by_id)
+    opened = await asyncio.to_thread(_open_outcomes, keys, rows)
+    runtime.flow_outcomes.keep(tenant, opened, rows)
+    outcomes = {**known, **opened}
+    calls = {path: _describe_refusal(refusal) for path, refusal in document["refusals"].items()}
+    calls |= {path: _describe_call(call_id, by_id.get(call_id), outcomes) for path, call_id in call_ids.items()}
     return FlowSteps(
         calls=calls,
         joins={name: tuple(each) for name, each in document["joins"].items()},
@@ -173,19 +181,23 @@ def _describe_refusal(refusal: Mapping[str, Any]) -> StepCall:
     return StepCall(call_id=refusal["call_id"], record=record, error=refusal["error"])
 
 
-def _describe_calls(
-    keys: KeySet, call_ids: Mapping[str, str], rows: Mapping[str, asyncpg.Record]
-) -> dict[str, StepCall]:
-    return {path: _describe_call(keys, call_id, rows.get(call_id)) for path, call_id in call_ids.items()}
+def _open_outcomes(keys: KeySet, rows: Collection[asyncpg.Record]) -> dict[str, dict[str, Any]]:
+    """Decrypt the outcomes of steps that were loaded, by their calls."""
+    loaded = ((str(row["id"]), row["ciphertext"]) for row in rows)
+    return {
+        call_id: Envelope.from_bytes(keys.unseal(call_id, "outcome", ciphertext)).fields
+        for call_id, ciphertext in loaded
+        if ciphertext is not None
+    }
 
 
-def _describe_call(keys: KeySet, call_id: str, row: asyncpg.Record | None) -> StepCall:
+def _describe_call(call_id: str, row: asyncpg.Record | None, outcomes: Mapping[str, Mapping[str, Any]]) -> StepCall:
     if row is None:
         # Its row was deleted, which happens only long after its end.
         return StepCall(call_id=call_id, record=StepRecord(state=State.UNKNOWN))
-    state, fields = State(row["state"]), {}
-    if row["ciphertext"] is not None:
-        fields = Envelope.from_bytes(keys.unseal(call_id, "outcome", row["ciphertext"])).fields
+    state = State(row["state"])
+    # What was erased meanwhile is known to nobody any more.
+    fields = outcomes[call_id] if row["has_outcome"] else {}
     if state is State.SUCCEEDED:
         result = WITHHELD if not fields or fields.get("persistence") is not None else fields["result"]
         return StepCall(call_id=call_id, record=StepRecord(state=state, result=result), row=row)

@@ -29,9 +29,10 @@ insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values ($1, 
 on conflict (tenant, id, kind) do update set ciphertext = excluded.ciphertext;
 
 -- name: load_flow_calls
--- The steps of a flow, from the primary, with what they returned.
+-- The steps of a flow, from the primary, with what they returned, but for those whose outcome is known here.
 select k.id, k.state, k.tool, k.version, k.error, k.trace, k.mutation_class, k.nothing_happened, k.caller_user,
-       k.caller_agent, k.cancel_requested_at is not null as cancel_requested, k.created_at, k.ended_at, s.ciphertext
+       k.caller_agent, k.cancel_requested_at is not null as cancel_requested, k.created_at, k.ended_at, s.id is not null as has_outcome,
+       case when k.id <> all($3::uuid[]) then s.ciphertext end as ciphertext
 from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = any($2::uuid[]);

@@ -238,3 +238,19 @@ async def test_a_call_of_a_worker_that_died_before_it_recorded_it_counts_more_th
 def test_no_client_can_make_the_call_of_a_step() -> None:
     with pytest.raises(MalformedRequest):
         parse_idempotency_key(build_step_key("01890000-0000-7000-8000-000000000000", "one"))
+
+
+async def test_what_a_step_returned_is_decrypted_once_and_unknown_once_it_is_erased(
+    module_database: str, tmp_path: Path
+) -> None:
+    async with open_lab(module_database, tmp_path, tools=[*TOOLS, _FLOW]) as lab:
+        flow_id = await start_two(lab, "opened-once")
+        (before,) = (await load_flow_steps(lab.runtime, "dev", flow_id)).calls.values()
+        assert before.record.result is not flow_steps.WITHHELD
+        stored = "update deputize.sealed_payloads set ciphertext = '\\x00' where id = $1 and kind = 'outcome'"
+        await lab.db.execute(stored, before.call_id)
+        (again,) = (await load_flow_steps(lab.runtime, "dev", flow_id)).calls.values()
+        assert again.record == before.record
+        await lab.db.execute("delete from deputize.sealed_payloads where id = $1", before.call_id)
+        (erased,) = (await load_flow_steps(lab.runtime, "dev", flow_id)).calls.values()
+        assert erased.record.result is flow_steps.WITHHELD
