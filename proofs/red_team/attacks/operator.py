@@ -75,7 +75,7 @@ class Intruder:
     async def switch_agent_off(self) -> None:
         """Taking authority away needs no operator, so the attempts have something to give back."""
         stale = {"auth_time": self.now - _STALE_SECONDS}
-        body = {"kind": "agent", "value": _AGENT_NAME, "off": True}
+        body = {"kind": "agent", "value": _AGENT_NAME, "off": True, "unknown": True}
         answer = await self._send("POST", "/v1/switches", body, stale)
         state = await self._send("POST", "/v1/tools/effects.look/versions/0.1.0/state", {"state": "disabled"}, stale)
         if (answer.status, state.status) != (200, 200):

@@ -172,8 +172,6 @@ class SandboxClient:
         self._start_lock = asyncio.Lock()
         self.weak_limits: str | None = None
         self.shared_user: str | None = None
-        # No copy must be made for another user: a sandbox is given what it is shown.
-        self.uid = None
 
     @classmethod
     def from_settings(cls, settings: "Settings", *, accept_weak_limits: bool = False) -> Self:

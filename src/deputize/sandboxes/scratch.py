@@ -18,7 +18,7 @@ _UNLOCKED_PREFIX: Final = f".{_PREFIX}"
 
 
 @contextlib.asynccontextmanager
-async def open_scratch(uid: int | None = None) -> AsyncIterator[Path]:
+async def open_scratch() -> AsyncIterator[Path]:
     """Make a folder for a sandbox, and remove it with all that a program left in it.
 
     Every user could read it, but only this one gets to it; a sandbox is given it as a descriptor.

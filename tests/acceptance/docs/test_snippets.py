@@ -124,6 +124,7 @@ def test_every_tutorial_and_guide_is_run_but_those_that_need_another_machine() -
         "recover-from-a-restore",
         "run-in-containers",
         "run-on-kubernetes",
+        "run-sandboxes-in-production",
         "see-what-agents-do",
         "undo-calls",
         "use-the-approval-console",

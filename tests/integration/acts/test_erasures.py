@@ -124,7 +124,10 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     assert (await gateway.call("shop.get_user", {"id": 1}, token=lent)).status_code == 200
     costs_before = await _report_costs(gateway)
     for path, body in (
-        ("/v1/switches", {"kind": "agent", "value": "old-bot", "off": True, "reason": f"{name} says so"}),
+        (
+            "/v1/switches",
+            {"kind": "agent", "value": "old-bot", "off": True, "reason": f"{name} says so", "unknown": True},
+        ),
         ("/v1/secrets", {"name": "crm/key", "value": "a secret value"}),
         ("/v1/revocations", {"kind": "token", "value": "t-1", "reason": f"by {name}"}),
     ):

@@ -132,7 +132,7 @@ async def test_a_link_from_the_terminal_turns_a_switch_off_and_on_again_only_wit
                     f"{path}/{verb}", {"form_token": token, "kind": "agent", "value": "bad bot", **more}
                 )
 
-            assert (await turn("off")).status_code == 303
+            assert (await turn("off", unknown="1")).status_code == 303
             asked = await turn("on")
             assert (asked.status_code, 'name="code"' in asked.text) == (403, True)
             assert (await turn("on", code="WRONG-CODE")).status_code == 403

@@ -159,7 +159,7 @@ async def _check_log(checker: OpenApiChecker) -> None:
 
 async def _check_switches(checker: OpenApiChecker) -> None:
     ask, ana, root = checker.request, checker.gateway.token(), checker.gateway.token("root", scopes=(ADMIN,))
-    agent = {"kind": "agent", "value": "crawler"}
+    agent = {"kind": "agent", "value": "crawler", "unknown": True}
     await ask("post", "/v1/switches", "/v1/switches", 200, token=root, body={**agent, "off": True, "reason": "loud"})
     await ask("get", "/v1/switches", "/v1/switches", 200, token=root)
     await ask("post", "/v1/switches", "/v1/switches", 200, token=root, body={**agent, "off": False})
@@ -206,7 +206,7 @@ async def _check_runs(checker: OpenApiChecker) -> None:
     refused = {**body, "callback": {"url": "http://a.example/", "secret": "x", "include_result": True}}
     await ask("post", "/v1/calls", "/v1/calls", 403, token=ana, body=refused)
     hooks = "/v1/webhooks"
-    await ask("get", f"{hooks}/key", f"{hooks}/key?name=billing", 200, token=root)
+    await ask("get", f"{hooks}/key", f"{hooks}/key?name=billing&host=billing.example.com", 200, token=root)
     await ask("get", f"{hooks}/key", f"{hooks}/key?name=No", 400, token=root)
     await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 200, token=root)
     await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 403, token=ana)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.requirement("CON-6")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def lab(module_database: str, lab_folder: Path) -> AsyncIterator[GatewayLab]:
-    async with open_lab(module_database, lab_folder, runs=RunSettings(max_queued=3)) as opened_lab:
+    async with open_lab(module_database, lab_folder, runs=RunSettings(max_queued=6)) as opened_lab:
         yield opened_lab
 
 
