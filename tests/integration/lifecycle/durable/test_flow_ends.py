@@ -17,7 +17,7 @@ from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.flow_run import _build_request
 from deputize.lifecycle.durable.flow_steps import build_step_key, load_flow_steps, plan_calls, save_calls
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, load_pending_run
-from deputize.runs.flow_state import ReadyCall
+from deputize.runs.flow_state import WITHHELD, ReadyCall
 from tests.integration.lifecycle.durable.test_flow_run import list_paths, load_envelope, start_flow
 from tests.integration.operations.background.test_worker import begin_run, expire_lease
 from tests.support.approval_lab import open_approval_lab
@@ -246,11 +246,11 @@ async def test_what_a_step_returned_is_decrypted_once_and_unknown_once_it_is_era
     async with open_lab(module_database, tmp_path, tools=[*TOOLS, _FLOW]) as lab:
         flow_id = await start_two(lab, "opened-once")
         (before,) = (await load_flow_steps(lab.runtime, "dev", flow_id)).calls.values()
-        assert before.record.result is not flow_steps.WITHHELD
+        assert before.record.result is not WITHHELD
         stored = "update deputize.sealed_payloads set ciphertext = '\\x00' where id = $1 and kind = 'outcome'"
         await lab.db.execute(stored, before.call_id)
         (again,) = (await load_flow_steps(lab.runtime, "dev", flow_id)).calls.values()
         assert again.record == before.record
         await lab.db.execute("delete from deputize.sealed_payloads where id = $1", before.call_id)
         (erased,) = (await load_flow_steps(lab.runtime, "dev", flow_id)).calls.values()
-        assert erased.record.result is flow_steps.WITHHELD
+        assert erased.record.result is WITHHELD
