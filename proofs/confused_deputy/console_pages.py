@@ -11,7 +11,7 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 from deputize.core.errors import PermissionDenied, SignInFailed
-from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH, LINK_CALLBACK_PATH
+from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH, LINK_CALLBACK_PATH, SIGN_OUT_PATH
 from deputize.interfaces.console.cookies import SESSION
 from proofs.confused_deputy.endpoints import FORM, TokenEndpoint, TryResult, build_carriers
 from proofs.confused_deputy.refusals import read_slug
@@ -47,7 +47,7 @@ def list_page_endpoints(url: str, ticket: str, form: Mapping[str, str]) -> list[
 async def fetch_form_token(url: str, session: str) -> str:
     """What every form of this session carries."""
     http = HttpConnection.for_url(url)
-    answer = await http.get(_HOME, cookie=f"{SESSION}={session}")
+    answer = await http.get(SIGN_OUT_PATH, cookie=f"{SESSION}={session}")
     http.close()
     match = _FORM_TOKEN_PATTERN.search(answer.body)
     if match is None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
+from deputize.store.migrate import upgrade_async
 from proofs.crash_matrix.concurrent_kills import CALLS_AT_ONCE, kill_concurrently
 from proofs.crash_matrix.judge import Judgement, judge_kills, render_table
 from proofs.crash_matrix.lane import SETTINGS, TENANT, Lane, Observation
@@ -21,6 +22,7 @@ from proofs.crash_matrix.undo_kills import UndoLane, catch_forgetful, kill_undos
 from proofs.kit.client_proxy import ClientProxy
 from proofs.kit.fork_server import ForkServer, start_fork_server
 from proofs.kit.gateway import Issuer, create_issuer, start_gateway
+from proofs.kit.gateway_login import create_gateway_login
 from proofs.kit.helper_servers import LedgerHandle, start_ledger
 from proofs.kit.postgres_proxy import PgProxy
 from proofs.kit.report import Verdict
@@ -91,6 +93,9 @@ async def _kill_undos(testbed: Testbed) -> UndoLane:
     """Kill a gateway in undos and retries, on a database where the time of every key ends again and again."""
     await testbed.database.execute("create database undos")
     dsn = urlunsplit(urlsplit(testbed.dsn)._replace(path="/undos"))
+    # The first gateway of a proof migrates its own database alone.
+    await upgrade_async(dsn)
+    await create_gateway_login(dsn)
     lane = await open_undo_lane(testbed.sandbox, dsn, testbed.ledger, testbed.fork_server, testbed.issuer)
     await kill_undos(lane, testbed.sandbox.pick_size(quick=1, full=10))
     return lane

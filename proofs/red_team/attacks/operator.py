@@ -94,7 +94,7 @@ class Intruder:
         return _judge(await self._send("POST", path, {"state": "available"}, claims))
 
     async def read_webhook_key(self, **claims: Any) -> Finding:
-        answer = await self._send("GET", "/v1/webhooks/key?name=billing", None, claims)
+        answer = await self._send("GET", "/v1/webhooks/key?name=billing&host=billing.example.com", None, claims)
         return Finding(succeeded=answer.status == 200, evidence=f"{answer.status} {answer.body[:40]!r}")
 
     async def exchange_token(self) -> Finding:
