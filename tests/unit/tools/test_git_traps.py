@@ -17,6 +17,7 @@ from deputize.core.settings import Settings
 from deputize.core.settings.builtin import BuiltinSettings, GitSettings
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.tools.git.declarations import declare_tools
+from deputize.tools.git.process import OpenGitSandbox
 from tests.support.git_traps import TRAPS, Ground, Trap, copy_ground, make_ground
 
 pytestmark = [pytest.mark.requirement("EXE-4"), pytest.mark.requirement("GOV-4")]
@@ -27,8 +28,8 @@ BRANCH = "agent/work"
 class Tools:
     """The tools of a repository, called one after the other as an agent does."""
 
-    def __init__(self, ground: Ground) -> None:
-        tools = declare_tools(ground.repository, ground.folder / "data")
+    def __init__(self, ground: Ground, open_sandbox: OpenGitSandbox | None = None) -> None:
+        tools = declare_tools(ground.repository, ground.folder / "data", open_sandbox=open_sandbox)
         self._tools: dict[str, Callable[..., Any]] = {getattr(each, ATTRIBUTE).contract.name: each for each in tools}
 
     def call(self, tool: str, **arguments: Any) -> Any:

@@ -11,7 +11,7 @@ Weakness = Literal["weak_limits", "unsandboxed_code"]
 
 
 class SandboxSettings(SettingsSection):
-    """Sandboxes of this host, for `[[servers]]` with `command`, commands and programs of `code.run`.
+    """Sandboxes of this host, for `[[servers]]` with `command`, commands, programs of `code.run`, and more.
 
     `deputize sandboxes check` tries them.
     """
@@ -31,6 +31,6 @@ class SandboxSettings(SettingsSection):
         (),
         description="Weaknesses that are accepted in production: `weak_limits`, if control groups are not writable, so "
         "that memory is limited for each process and not for all of a sandbox, and processor time only by the timeout; "
-        "`unsandboxed_code`, if programs of `code.run` may run on their interpreter alone where this "
-        "host cannot start sandboxes.",
+        "`unsandboxed_code`, if programs of `code.run` may run on their interpreter alone, and git of `git.*` may read "
+        "as the gateway, where this host cannot start sandboxes.",
     )

@@ -21,7 +21,17 @@ import orjson
 
 from deputize import ToolConflict, ToolFailed, ToolPrecondition
 from deputize.tools.files.folder import RESERVED_NAME, Folder
-from deputize.tools.git.process import ATTRIBUTES, CONFIG, Deadline, GitFailed, GitOutput, find_program, run_git
+from deputize.tools.git.process import (
+    ATTRIBUTES,
+    CONFIG,
+    Deadline,
+    GitFailed,
+    GitOutput,
+    GitSandbox,
+    OpenGitSandbox,
+    find_program,
+    run_git,
+)
 from deputize.tools.git.repository import AGENT_PREFIX, Refs, Repository, require_agent_branch
 
 NO_COMMIT: Final = "0" * 40
@@ -82,11 +92,16 @@ class OpenBranch:
 class Branches:
     """The agents' branches of one repository, and the folders in which they are worked on."""
 
-    def __init__(self, path: Path, data: Path, remote: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, data: Path, remote: Path | None = None, open_sandbox: OpenGitSandbox | None = None
+    ) -> None:
         self.program = find_program()
         self.repository = Repository(self.program, path)
         self.remote = self.repository if remote is None else Repository(self.program, remote)
         self.data = data
+        self._open_sandbox = open_sandbox
+        # The sandbox of the call that this thread works on.
+        self._current = threading.local()
         self._lock = threading.Lock()
         self._is_prepared = False
         self._folders: dict[str, Folder] = {}
@@ -95,20 +110,44 @@ class Branches:
     def store(self) -> Path:
         return self.data / "store"
 
-    def git(
+    def git(self, *arguments: str, deadline: Deadline, max_bytes: int = 8 * 1024 * 1024) -> GitOutput:
+        """Run git in the directory of ours, to read: in a sandbox that can write nothing, where there are any."""
+        with self.share_sandbox() as sandbox:
+            self._prepare()
+            return run_git(
+                self.program, self.store, *arguments, deadline=deadline, max_bytes=max_bytes, sandbox=sandbox
+            )
+
+    @contextmanager
+    def share_sandbox(self) -> Iterator[GitSandbox | None]:
+        """Let what this thread reads meanwhile have one sandbox. It starts with the first command."""
+        shared: GitSandbox | None = getattr(self._current, "sandbox", None)
+        if shared is not None or self._open_sandbox is None:
+            yield shared
+            return
+        self._prepare()
+        folders = [self.store, self.data / "view", self.data / "remote", *self.repository.list_readable()]
+        folders += [each for each in self.remote.list_readable() if each not in folders]
+        with self._open_sandbox(folders) as sandbox:
+            self._current.sandbox = sandbox
+            try:
+                yield sandbox
+            finally:
+                self._current.sandbox = None
+
+    def _change(
         self, *arguments: str, deadline: Deadline, environment: Mapping[str, str] | None = None,
-        cwd: Path | None = None, stdin: bytes = b"", max_bytes: int = 8 * 1024 * 1024,
+        cwd: Path | None = None, stdin: bytes = b"",
     ) -> GitOutput:  # fmt: skip
-        """Run git in the directory of ours."""
+        """Run git in the directory of ours as the gateway: it writes there, or reads what only the gateway wrote."""
         self._prepare()
         return run_git(
-            self.program, self.store, *arguments, deadline=deadline, environment=environment, cwd=cwd, stdin=stdin,
-            max_bytes=max_bytes,
-        )  # fmt: skip
+            self.program, self.store, *arguments, deadline=deadline, environment=environment, cwd=cwd, stdin=stdin
+        )
 
     def read_heads(self, deadline: Deadline) -> dict[str, str]:
         """Read the heads of all branches of agents."""
-        listed = self.git(
+        listed = self._change(
             "for-each-ref", "--format=%(objectname) %(refname:lstrip=2)", f"refs/heads/{AGENT_PREFIX}",
             deadline=deadline,
         )  # fmt: skip
@@ -117,13 +156,15 @@ class Branches:
 
     def read_refs(self, deadline: Deadline) -> Refs:
         """Read the names of the operator's repository."""
-        self._prepare()
-        return self.repository.read_refs(self.data / "view", deadline)
+        with self.share_sandbox() as sandbox:
+            self._prepare()
+            return self.repository.read_refs(self.data / "view", deadline, sandbox)
 
     def read_remote_head(self, branch: str, deadline: Deadline) -> str:
         """Read the commit of a branch where it is pushed to."""
-        self._prepare()
-        refs = self.remote.read_refs(self.data / "remote", deadline)
+        with self.share_sandbox() as sandbox:
+            self._prepare()
+            refs = self.remote.read_refs(self.data / "remote", deadline, sandbox)
         return refs.heads.get(branch, NO_COMMIT)
 
     def find_commit(self, ref: str, deadline: Deadline) -> str:
@@ -132,8 +173,11 @@ class Branches:
         if commit is None and len(ref) == len(NO_COMMIT) and set(ref) <= set("0123456789abcdef"):
             commit = ref
         if commit is not None:
-            with suppress(GitFailed):
+            try:
                 return self.git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", deadline=deadline).line
+            except GitFailed as error:
+                if error.status is None:
+                    raise
         raise ToolPrecondition(f"there is no branch, tag or commit {ref}: git.branches lists what there is")
 
     def find_base(self, commit: str, remote: str, deadline: Deadline) -> str | None:
@@ -297,7 +341,10 @@ class Branches:
                 return
             store = self.store
             for folder in ("refs/heads", "objects/info", "info"):
-                (store / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+                (store / folder).mkdir(parents=True, exist_ok=True)
+                # The user of a sandbox enters these, and no other user gets here.
+                (store / folder).chmod(0o755)
+            self.data.chmod(0o700)
             (store / "config").write_text(CONFIG)
             (store / "info" / "attributes").write_text(ATTRIBUTES)
             (store / "info" / "exclude").write_text("")
@@ -327,11 +374,11 @@ class Branches:
         # Left by a git that was ended; nobody else uses it while the branch is held.
         index.with_name(f"{index.name}.lock").unlink(missing_ok=True)
         self._git_in_tree(branch, index, deadline, "add", "--all", *options, "--no-warn-embedded-repo")
-        return self.git("write-tree", deadline=deadline, environment={"GIT_INDEX_FILE": str(index)}).line
+        return self._change("write-tree", deadline=deadline, environment={"GIT_INDEX_FILE": str(index)}).line
 
     def _git_in_tree(self, branch: OpenBranch, index: Path, deadline: Deadline, *arguments: str) -> GitOutput:
         """Run git on all files of a branch but what is kept of their changes."""
-        return self.git(
+        return self._change(
             *arguments, "--", ".", f":(top,exclude,literal){RESERVED_NAME}",
             deadline=deadline, cwd=branch.tree,
             environment={"GIT_WORK_TREE": str(branch.tree), "GIT_INDEX_FILE": str(index)},
@@ -347,7 +394,7 @@ class Branches:
         """Move a branch, if it still is where it was."""
         ref = f"refs/heads/{move.branch}"
         try:
-            self.git("update-ref", "--no-deref", ref, move.head, move.before, deadline=deadline)
+            self._change("update-ref", "--no-deref", ref, move.head, move.before, deadline=deadline)
         except GitFailed as error:
             raise error.replace(nothing_happened=error.status is not None) from error
 
@@ -361,7 +408,7 @@ class Branches:
         environment = {"GIT_WORK_TREE": str(new), "GIT_INDEX_FILE": str(place / "index")}
         try:
             for arguments in (("read-tree", commit), ("checkout-index", "--all", "--force", "-u", "--quiet")):
-                self.git(*arguments, deadline=deadline, environment=environment, cwd=new)
+                self._change(*arguments, deadline=deadline, environment=environment, cwd=new)
         except GitFailed:
             shutil.rmtree(new, ignore_errors=True)
             raise
@@ -412,7 +459,7 @@ class Branches:
             "GIT_COMMITTER_EMAIL": _EMAIL,
         }  # fmt: skip
         arguments = ("commit-tree", "--no-gpg-sign", "-p", parent, "-F", "-", tree)
-        return self.git(*arguments, deadline=deadline, environment=identity, stdin=message.encode()).line
+        return self._change(*arguments, deadline=deadline, environment=identity, stdin=message.encode()).line
 
     def _find_done(self, change: str, head: str, deadline: Deadline) -> tuple[str, str] | None:
         """Find the commit that a call with the same key made, and the one before it."""

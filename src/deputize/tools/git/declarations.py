@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from deputize import Fact, Preview, ToolContext, tool
-from deputize.catalog.importers.python import ToolOptions
+from deputize.catalog.importers.python import ATTRIBUTE, ToolOptions
 from deputize.tools.files import reading
 from deputize.tools.files.changes import CHANGE_PATTERN, Changes
 from deputize.tools.files.declarations import (
@@ -36,7 +37,7 @@ from deputize.tools.files.declarations import ChangedFile as ChangedFile
 from deputize.tools.files.folder import ABSENT, FILE_PATTERN, FOLDER_PATTERN, MAX_PATH, ROOT
 from deputize.tools.git import history
 from deputize.tools.git.branches import NO_COMMIT, Author, Branches, BranchMove, OpenBranch
-from deputize.tools.git.process import Deadline
+from deputize.tools.git.process import Deadline, OpenGitSandbox
 from deputize.tools.git.push_requirements import PushRequirements, RequiredCommands
 from deputize.tools.git.repository import BRANCH_PATTERN, COMMIT_PATTERN, MAX_BRANCH, MAX_REF, REF_PATTERN
 
@@ -130,33 +131,45 @@ _FILE_CHANGES: Final[ToolOptions] = {
 
 
 @lru_cache(maxsize=16)
-def open_branches(repository: Path, data: Path, remote: Path | None = None) -> Branches:
+def open_branches(
+    repository: Path, data: Path, remote: Path | None = None, open_sandbox: OpenGitSandbox | None = None
+) -> Branches:
     """Open the branches of agents of a repository, once, for its tools and for others that work on them."""
     # Each repository has a folder of its own there, so that naming another one does not mix them.
     places = f"{repository}\0{remote or repository}"
     own_data = data / hashlib.sha256(places.encode(errors="surrogateescape")).hexdigest()[:16]
-    return Branches(repository, own_data, remote)
+    return Branches(repository, own_data, remote, open_sandbox)
 
 
 @lru_cache(maxsize=16)
 def declare_tools(
-    repository: Path, data: Path, remote: Path | None = None, required: RequiredCommands = ()
+    repository: Path,
+    data: Path,
+    remote: Path | None = None,
+    required: RequiredCommands = (),
+    open_sandbox: OpenGitSandbox | None = None,
 ) -> tuple[Callable[..., Any], ...]:
     """Declare the tools of a repository, once. `data` is the folder for branches of agents, `remote` where they are
-    pushed to if it is another one, and `required` what has to pass before. Raise OSError or ValueError if the
-    repository cannot be used.
+    pushed to if it is another one, `required` what has to pass before, and `open_sandbox` opens what git reads in.
+    Raise OSError or ValueError if the repository cannot be used.
     """
-    branches = open_branches(repository, data, remote)
+    branches = open_branches(repository, data, remote, open_sandbox)
     requirements = PushRequirements(branches=branches, commands=required)
     previews = _BranchPreviews(branches, requirements)
     files = _Files(branches)
-    return (
+    functions = (
         *_declare_history(branches),
         *_declare_files(branches, files),
         *_declare_file_changes(files),
         *_declare_moves(branches, previews),
         *_declare_publication(branches, previews, requirements),
     )
+    for function in functions:
+        # All that a call reads with git, it reads in one sandbox.
+        declared = getattr(function, ATTRIBUTE)
+        preview = None if declared.preview is None else branches.share_sandbox()(declared.preview)
+        setattr(function, ATTRIBUTE, replace(declared, run=branches.share_sandbox()(declared.run), preview=preview))
+    return functions
 
 
 def _declare_history(source: Branches) -> tuple[Callable[..., Any], ...]:

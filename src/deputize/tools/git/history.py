@@ -12,6 +12,8 @@ MAX_PAGE_BYTES: Final = 65_536
 MAX_LISTED: Final = 500
 _MAX_LINE: Final = 400
 _MAX_MESSAGE: Final = 4_000
+# git knows it, also where it was never written.
+_EMPTY_TREE: Final = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _LOG_FIELDS: Final = ("%H", "%P", "%an", "%ae", "%aI", "%B")
 _DIFF: Final = (
     "-p", "-r", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index",
@@ -187,7 +189,7 @@ def read_diff(
 def show_commit(branches: Branches, commit: str, path: str, offset: int, limit: int, deadline: Deadline) -> ShownCommit:
     """Read a commit with what it changed."""
     (shown,) = read_log(branches, commit, ROOT, 0, 1, deadline).commits
-    before = shown.parents[0] if shown.parents else _write_empty_tree(branches, deadline)
+    before = shown.parents[0] if shown.parents else _EMPTY_TREE
     return ShownCommit(commit=shown, diff=read_diff(branches, before, commit, path, offset, limit, deadline))
 
 
@@ -228,7 +230,3 @@ def _select_paths(path: str) -> tuple[str, ...]:
 
 def _is_below(path: str, folder: str) -> bool:
     return folder == ROOT or path == folder or path.startswith(f"{folder}/")
-
-
-def _write_empty_tree(branches: Branches, deadline: Deadline) -> str:
-    return branches.git("mktree", deadline=deadline).line

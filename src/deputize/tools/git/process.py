@@ -3,21 +3,22 @@
 git runs programs for whoever writes its configuration: hooks, filters, drivers for diffs and merges, aliases, helpers,
 transports. Lists of such keys are never complete. So git never works with a configuration, attributes or hooks of
 others here, and what is not ours is data: objects and refs. Above this, `repository.py` and `branches.py` decide in
-which git directory a command runs.
+which git directory a command runs, and whether in a sandbox: a command that only reads has one, where that is possible.
 """
 
 import os
 import re
 import selectors
+import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from deputize import ToolFailed
 
@@ -71,7 +72,7 @@ _GLOBAL: Final = (
     "--no-pager", "--no-replace-objects", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false",
     "-c", "protocol.allow=never",
 )  # fmt: skip
-_ENVIRONMENT: Final = {
+GIT_ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
@@ -99,10 +100,10 @@ _ENVIRONMENT: Final = {
 _DATA_BYTES: Final = 1_073_741_824
 _FILE_BYTES: Final = 4_294_967_296
 _CPU_SECONDS: Final = 300
-_LIMITS: Final = f"ulimit -d {_DATA_BYTES // 1_024}; ulimit -f {_FILE_BYTES // 512}; ulimit -t {_CPU_SECONDS}"
-_LIMITED: Final = ("/bin/sh", "-c", f'{_LIMITS}; exec "$@"', "git")
+GIT_LIMITS: Final = f"ulimit -d {_DATA_BYTES // 1_024}; ulimit -f {_FILE_BYTES // 512}; ulimit -t {_CPU_SECONDS}"
+_LIMITED: Final = ("/bin/sh", "-c", f'{GIT_LIMITS}; exec "$@"', "git")
 _OUT_OF_MEMORY: Final = re.compile(rb"out of memory|malloc failed|mmap failed: Cannot allocate")
-_MAX_ERROR_BYTES: Final = 8_192
+MAX_ERROR_BYTES: Final = 8_192
 _CHUNK_BYTES: Final = 65_536
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^\s/':]+/)+")
 # Of the time of a call, for what comes after git.
@@ -110,7 +111,7 @@ _RESERVE_SECONDS: Final = 0.3
 
 
 class GitFailed(ToolFailed):
-    """Git ended with an error; `status` is its exit status, None if its time or memory was over.
+    """Git ended with an error; `status` is its exit status, None if its time or memory was over, or it crashed.
 
     Nothing happened, as far as others see: a branch moves by the last command of a call, which says so itself.
     """
@@ -151,9 +152,33 @@ class Deadline:
         return max(self.at - time.monotonic(), 0.0)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GitEnd:
+    """How a process of git ended, above 128 by a signal, and the beginnings of what it wrote."""
+
+    status: int
+    data: bytes
+    error: bytes
+    is_cut: bool
+
+
+class GitSandbox(Protocol):
+    """A sandbox that runs commands of git for one call, and writes nothing outside of it."""
+
+    def run(self, script: str, seconds: float, max_bytes: int) -> GitEnd | None:
+        """Run a command as a shell takes it; None if this host has no sandbox, and git may do without.
+
+        Raise TimeoutError when the time is over.
+        """
+
+
+# Opens a sandbox that sees these folders and files; it is started with its first command.
+OpenGitSandbox = Callable[[Sequence[Path]], AbstractContextManager[GitSandbox]]
+
+
 def find_program() -> str:
     """Find git; raise ValueError if there is none."""
-    program = shutil.which("git", path=_ENVIRONMENT["PATH"])
+    program = shutil.which("git", path=GIT_ENVIRONMENT["PATH"])
     if program is None:
         raise ValueError("git is not installed: install it, as with apt install git")
     return program
@@ -168,15 +193,40 @@ def run_git(
     cwd: Path | None = None,
     stdin: bytes = b"",
     max_bytes: int = 8 * 1024 * 1024,
+    sandbox: GitSandbox | None = None,
 ) -> GitOutput:
     """Run one command of git, and end it with all that it started when its time or output is over.
 
-    Raise `GitFailed` if it fails or takes too long. `stdin` must fit into a pipe.
+    Raise `GitFailed` if it fails or takes too long. `stdin` must fit into a pipe. In a sandbox it has none.
     """
-    env = {**_ENVIRONMENT, "GIT_DIR": str(git_dir), **(environment or {})}
+    command = (program, *_GLOBAL, *arguments)
+    own = {"GIT_DIR": str(git_dir), **(environment or {})}
+    end = None
+    try:
+        if sandbox is not None:
+            script = _write_script(command, own, cwd or git_dir)
+            end = sandbox.run(script, deadline.seconds_left, max_bytes)
+        if end is None:
+            end = _run_here(command, {**GIT_ENVIRONMENT, **own}, cwd or git_dir, stdin, deadline, max_bytes)
+    except (TimeoutError, subprocess.TimeoutExpired) as timeout:
+        raise GitFailed(f"git {arguments[0]} took too long and was ended: ask for less", None) from timeout
+    if end.status != 0 and not end.is_cut:
+        raise _describe_failure(arguments[0], end)
+    return GitOutput(data=end.data[:max_bytes], is_cut=end.is_cut)
+
+
+def _write_script(command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> str:
+    variables = (f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    return f"cd {shlex.quote(str(cwd))} && {' '.join(variables)} {shlex.join(command)}"
+
+
+def _run_here(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path, stdin: bytes, deadline: Deadline, max_bytes: int
+) -> GitEnd:
+    """Run git as the gateway. Raise TimeoutError or `subprocess.TimeoutExpired` when the time is over."""
     process = subprocess.Popen(
-        [*_LIMITED, program, *_GLOBAL, *arguments],
-        env=env, cwd=cwd or git_dir, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*_LIMITED, *command],
+        env=environment, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None
@@ -189,23 +239,29 @@ def run_git(
         data, error, is_cut = _read_streams(process.stdout, process.stderr, deadline, max_bytes)
         if not is_cut:
             process.wait(deadline.seconds_left)
-    except (TimeoutError, subprocess.TimeoutExpired) as timeout:
-        raise GitFailed(f"git {arguments[0]} took too long and was ended: ask for less", None) from timeout
     finally:
         _end_group(process)
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(BrokenPipeError):
                 stream.close()
-    if process.returncode != 0 and not is_cut and _OUT_OF_MEMORY.search(error):
-        message = f"git {arguments[0]} needs more memory than it may use: a file or commit is too large for it"
-        raise GitFailed(message, None)
-    if process.returncode != 0 and not is_cut:
-        # Places on this machine are none of a caller's business.
-        reason = (
-            _FOLDERS.sub("…/", error.decode(errors="replace").strip())[-500:] or f"exit status {process.returncode}"
+    status = process.returncode
+    return GitEnd(status=status if status >= 0 else 128 - status, data=data, error=error, is_cut=is_cut)
+
+
+def _describe_failure(name: str, end: GitEnd) -> GitFailed:
+    if end.status == 128 + signal.SIGKILL or _OUT_OF_MEMORY.search(end.error):
+        return GitFailed(f"git {name} needs more memory than it may use: a file or commit is too large for it", None)
+    if end.status == 128 + signal.SIGXCPU:
+        return GitFailed(f"git {name} took too much processor time and was ended: ask for less", None)
+    if end.status - 128 in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS):
+        return GitFailed(
+            f"git {name} crashed (signal {end.status - 128}): the repository is damaged, or made to crash it; ask the "
+            "operator to look at it with git fsck",
+            None,
         )
-        raise GitFailed(f"git {arguments[0]} failed: {reason}", process.returncode)
-    return GitOutput(data=data[:max_bytes], is_cut=is_cut)
+    # Places on this machine are none of a caller's business.
+    reason = _FOLDERS.sub("…/", end.error.decode(errors="replace").strip())[-500:] or f"exit status {end.status}"
+    return GitFailed(f"git {name} failed: {reason}", end.status)
 
 
 def _read_streams(output: IO[bytes], error: IO[bytes], deadline: Deadline, max_bytes: int) -> tuple[bytes, bytes, bool]:
@@ -222,7 +278,7 @@ def _read_streams(output: IO[bytes], error: IO[bytes], deadline: Deadline, max_b
                 chunk = os.read(key.fd, _CHUNK_BYTES)
                 if not chunk:
                     selector.unregister(key.fileobj)
-                elif key.data is data or len(errors) < _MAX_ERROR_BYTES:
+                elif key.data is data or len(errors) < MAX_ERROR_BYTES:
                     key.data.extend(chunk)
             if len(data) > max_bytes:
                 return bytes(data), bytes(errors), True

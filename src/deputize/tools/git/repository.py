@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from deputize import SemanticViolation, ToolPrecondition
-from deputize.tools.git.process import CONFIG, Deadline, GitFailed, run_git
+from deputize.tools.git.process import CONFIG, Deadline, GitFailed, GitSandbox, run_git
 
 AGENT_PREFIX: Final = "agent/"
 BRANCH_PATTERN: Final = r"^agent/[a-z0-9]+(?:[-_][a-z0-9]+)*$"
@@ -68,6 +68,10 @@ class Repository:
     def objects(self) -> Path:
         return self.git_dir / "objects"
 
+    def list_readable(self) -> list[Path]:
+        """List what git reads of it: not its configuration, in which there may be secrets."""
+        return [each for name in ("refs", "objects", "packed-refs") if (each := self.git_dir / name).exists()]
+
     def require_plain(self) -> None:
         """Raise ValueError unless all that git would follow from here stays in the repository."""
         for name in ("", "refs", "refs/heads", "refs/tags", "refs/remotes", "objects"):
@@ -85,12 +89,12 @@ class Repository:
                 )
         self._require_extensions()
 
-    def read_refs(self, view: Path, deadline: Deadline) -> Refs:
+    def read_refs(self, view: Path, deadline: Deadline, sandbox: GitSandbox | None = None) -> Refs:
         """Read what names stand for now."""
         listed = run_git(
             self.program, view, "for-each-ref", f"--count={_MAX_REFS}",
             "--format=%(objectname) %(*objectname) %(refname)", "refs/heads", "refs/tags", "refs/remotes",
-            deadline=deadline,
+            deadline=deadline, sandbox=sandbox,
         )  # fmt: skip
         found: dict[str, dict[str, str]] = {"heads": {}, "tags": {}, "remotes": {}}
         for line in listed.text.splitlines():

@@ -45,6 +45,7 @@ from deputize.tools.files.declarations import declare_tools
 from deputize.tools.git.declarations import declare_tools as declare_git_tools
 from deputize.tools.git.declarations import open_branches
 from deputize.tools.git.push_requirements import BranchRun, PushRequirements
+from deputize.tools.git.sandboxes import GitSandboxes
 from deputize.tools.web.declarations import declare_fetch, declare_search
 
 _BUILD_PROCESSES: Final = 512
@@ -94,9 +95,13 @@ def _add_files(project_tools: ProjectTools, files: FilesSettings, settings: Sett
 
 
 def _add_git(project_tools: ProjectTools, git: GitSettings, settings: Settings, base: Path) -> None:
+    sandboxes = _build_git_sandboxes(settings)
     try:
-        for function in declare_git_tools(*_locate_git(git, settings, base), settings.builtin.required_commands):
+        for function in declare_git_tools(
+            *_locate_git(git, settings, base), settings.builtin.required_commands, sandboxes.open
+        ):
             add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+        project_tools.closers.append(sandboxes.aclose)
         return
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -141,6 +146,28 @@ def _add_build(project_tools: ProjectTools, build: BuildSettings, settings: Sett
         add_tool(project_tools, tool, str(SETTINGS_FILE))
 
 
+def _build_git_sandboxes(settings: Settings) -> GitSandboxes:
+    accepts_none, accepts_weak = settings.accepts_weakness("unsandboxed_code"), settings.accepts_weakness("weak_limits")
+    # Who accepts no sandbox accepts a weak one.
+    return _share_git_sandboxes(
+        settings.sandboxes, accepts_none or accepts_weak, settings.environment != "production", accepts_none
+    )
+
+
+@lru_cache(maxsize=16)
+def _share_git_sandboxes(
+    sandboxes: SandboxSettings, accepts_weak_limits: bool, accepts_shared_user: bool, may_be_bare: bool
+) -> GitSandboxes:
+    """Build them once for these settings: branches of a repository are opened once, too."""
+    client = SandboxClient(
+        sandboxes.folder,
+        accept_weak_limits=accepts_weak_limits,
+        accept_shared_user=accepts_shared_user,
+        backend=sandboxes.backend,
+    )
+    return GitSandboxes(client, may_be_bare=may_be_bare)
+
+
 def _locate_git(git: GitSettings, settings: Settings, base: Path) -> tuple[Path, Path, Path | None]:
     """Locate the repository, the folder of agents' branches, and where they are pushed to."""
     remote = None if git.remote is None else (base / git.remote).resolve()
@@ -148,7 +175,7 @@ def _locate_git(git: GitSettings, settings: Settings, base: Path) -> tuple[Path,
 
 
 def _begin_branch_runs(git: GitSettings, settings: Settings, base: Path) -> BeginBranchRun:
-    branches = open_branches(*_locate_git(git, settings, base))
+    branches = open_branches(*_locate_git(git, settings, base), _build_git_sandboxes(settings).open)
     requirements = PushRequirements(branches=branches, commands=settings.builtin.required_commands)
     return lambda branch, name, tenant: BranchRun(requirements=requirements, branch=branch, name=name, tenant=tenant)
 
