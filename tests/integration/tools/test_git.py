@@ -74,7 +74,9 @@ class GitGateway:
 
 
 def load_settings(repository: Path, remote: Path | None = None) -> Settings:
-    return Settings(builtin=BuiltinSettings(git=GitSettings(repository=repository, remote=remote)))
+    return Settings(
+        environment="development", builtin=BuiltinSettings(git=GitSettings(repository=repository, remote=remote))
+    )
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -85,6 +85,7 @@ async def check_isolation(settings: Settings) -> list[Finding]:
         or any(each.kind == "commands" for each in settings.services)
         or settings.builtin.browser is not None
         or settings.builtin.build is not None
+        or (settings.builtin.git is not None and not settings.accepts_weakness("unsandboxed_code"))
     )
     return findings + await (check_sandboxes(settings) if needs_sandboxes else check_interpreter(settings))
 

@@ -14,6 +14,7 @@ from deputize.core.settings import (
     BuildSettings,
     BuiltinSettings,
     CodeSettings,
+    GitSettings,
     IdentitySettings,
     IssuerSettings,
     McpServerSettings,
@@ -231,14 +232,24 @@ def test_programs_of_code_run_need_a_sandbox_in_production(project: Path) -> Non
         {"servers": (McpServerSettings(name="orders", command=("true",)),)},
         {"builtin": BuiltinSettings(browser=BrowserSettings(hosts=("shop.example.com",)))},
         {"builtin": BuiltinSettings(build=BuildSettings(test=("/usr/bin/make", "test")))},
+        {"builtin": BuiltinSettings(git=GitSettings(repository=Path("code")))},
     ],
-    ids=["server", "browser", "build"],
+    ids=["server", "browser", "build", "git"],
 )
 def test_a_host_that_starts_no_sandbox_for_what_needs_one_is_broken(project: Path, values: dict[str, Any]) -> None:
     settings = Settings(sandboxes=SandboxSettings(folder=Path("/proc/none")), **values)
     found = {each.check: each for each in asyncio.run(check_isolation(settings))}
     assert {name: each.status for name, each in found.items()} == {"namespaces": "broken", "gvisor": "skipped"}
     assert found["gvisor"].todo.startswith("Needed only if a contract or a rule of the policies demands it.")
+
+
+def test_git_in_development_needs_no_sandbox(project: Path) -> None:
+    settings = Settings(
+        environment="development",
+        builtin=BuiltinSettings(git=GitSettings(repository=Path("code"))),
+        sandboxes=SandboxSettings(folder=Path("/proc/none")),
+    )
+    assert asyncio.run(check_isolation(settings)) == []
 
 
 def test_a_build_command_whose_program_is_missing_is_broken(project: Path) -> None:
