@@ -98,6 +98,7 @@ def test_a_git_that_was_taken_over_reaches_the_repository_alone(ground: Ground, 
     for path in (store / "config", store / "refs/heads/x", ground.repository / ".git/objects/x"):
         assert run(branches, f"touch {path} 2>/dev/null && echo written; true") == ""
     assert run(branches, "grep -c : /proc/net/dev").strip() == "1"
+    assert run(branches, "ulimit -d; ulimit -t").split() == ["1048576", "300"]
     assert (describe(ground.repository), describe(branches.data)) == before
 
 
