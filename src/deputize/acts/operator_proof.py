@@ -6,7 +6,7 @@ the code that the terminal of `deputize dev` shows for exactly this act. The pro
 settings of the operator who started it.
 """
 
-from deputize.core.caller import PROCESS_ISSUER, Caller
+from deputize.core.caller import ADMIN_SCOPE, OPERATE_SCOPE, PROCESS_ISSUER, Caller
 from deputize.core.errors import OperatorConfirmationRequired
 from deputize.core.settings import IdentitySettings
 from deputize.govern.approvals.confirmation_codes import CODE_SECONDS, ListChanges, ProposedAct
@@ -105,6 +105,7 @@ def _require_sign_in(identity: IdentitySettings, caller: Caller, now: int) -> st
         raise OperatorConfirmationRequired(
             f"you signed in more than {identity.operator_fresh_seconds} seconds ago, or your token has no auth_time",
             details={"rule": SIGN_IN_RULE, "max_age": identity.operator_fresh_seconds},
-            advice="Sign in again (OpenID Connect: prompt=login), then repeat the request with the new token.",
+            advice=f"Run deputize login --fresh --scope {ADMIN_SCOPE if caller.is_admin else OPERATE_SCOPE}, or sign "
+            "in to the console again, then repeat it. Your provider must put auth_time into its tokens.",
         )
     return SIGN_IN_RULE

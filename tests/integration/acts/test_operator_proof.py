@@ -105,6 +105,8 @@ async def test_only_a_fresh_sign_in_in_person_gives_authority(production: Operat
         for name, act in GIVING.items():
             refusal = await get_refusal(act(gateway, caller))
             assert refusal.details["rule"] == rule, name
+            if rule == "operator-sign-in":
+                assert "deputize login --fresh --scope deputize:admin" in refusal.advice
     assert len(await production.fetch_entries("refusal")) == 4 * len(GIVING)
     for name, act in GIVING.items():
         await act(gateway, fresh)

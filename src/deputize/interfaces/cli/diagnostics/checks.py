@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from deputize.core.caller import UNDO_SCOPE
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.core.settings import IssuerSettings, Settings
@@ -28,6 +29,7 @@ from deputize.store.schema_revision import MIN_SERVER_VERSION, is_from_developme
 
 _MIN_PARTITION_DAYS = 2
 _MIN_FREE_BYTES = 1 << 30
+_UNDOING = ("operator", "administrator")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -59,6 +61,8 @@ async def check_installation(
         yield each
     if not development:
         yield _check_approvers(settings)
+        for each in _check_roles(settings):
+            yield each
     async for each in check_rules(settings, development=development, live_servers=live_servers):
         yield each
     for each in await check_upstreams(settings, live_servers):
@@ -79,6 +83,41 @@ def _check_approvers(settings: Settings) -> Finding:
     summary = f"approvers sign in at {', '.join(people)}" if people else "no issuer can sign in approvers"
     todo = "set human and console_audience for the issuer where approvers sign in"
     return _make_finding("approvals", bool(people), summary, todo, failure_status="warning")
+
+
+def _check_roles(settings: Settings) -> Iterator[Finding]:
+    """Check that somebody may operate the gateway, see more than their own calls in the console, and undo calls."""
+    identity, console = settings.identity, settings.console
+    operators = [each.issuer for each in identity.issuers if each.operator and each.human]
+    operators += [each.client_id for each in identity.operators]
+    yield _make_finding(
+        "operators",
+        bool(operators),
+        f"operators sign in at {', '.join(operators)}" if operators else "nobody can be an operator",
+        "set operator = true for the issuer where operators sign in: until then nobody activates policies, accepts "
+        "what servers changed or switches something on again",
+        failure_status="warning",
+    )
+    if console.client_id is None:
+        return
+    roles = sorted({f"{each.group} ({each.role})" for each in console.groups if each.role})
+    yield _make_finding(
+        "console roles",
+        bool(roles),
+        ", ".join(roles) or "no group has a role",
+        "list [[console.groups]] with a role: without one, Policies and Switches answer 403 to everybody whose ID "
+        "token has no claim scope",
+        failure_status="warning",
+    )
+    undoing = sorted({each.group for each in console.groups if each.role in _UNDOING or UNDO_SCOPE in each.scopes})
+    yield _make_finding(
+        "undo",
+        bool(undoing),
+        f"people of {', '.join(undoing)} may undo in the console" if undoing else "no group may undo in the console",
+        f"give a group the role operator or administrator, or {UNDO_SCOPE} in its scopes; on the command line, your "
+        f"provider gives it: deputize login --scope {UNDO_SCOPE} and the scopes of the tools",
+        failure_status="warning",
+    )
 
 
 def _check_machine(settings: Settings, development: bool) -> Iterator[Finding]:

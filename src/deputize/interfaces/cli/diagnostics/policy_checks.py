@@ -14,9 +14,10 @@ from deputize.core.contract.contract import Contract
 from deputize.core.errors import CredentialExpired, CredentialMissing, EgressDenied, Problem, UpstreamUnavailable
 from deputize.core.settings import Settings
 from deputize.execute.egress import normalize_host, resolve_allowed_addresses, resolve_host
+from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.checks.validate import validate_policies
 from deputize.govern.policy.files import read_files
-from deputize.govern.policy.policy_parser import parse_with_diagnostics
+from deputize.govern.policy.policy_parser import PolicyRule, parse_policies, parse_with_diagnostics
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.finding import Finding
 from deputize.interfaces.cli.local.edit_loop.confirmed_settings import is_waiting_for_confirmation
@@ -75,7 +76,7 @@ def _check_files(settings: Settings, live_servers: LiveServers | None, *, develo
     contracts = [*own_contracts, *servers.contracts, *load_service_contracts(settings)[0]]
     yield from _check_facts(settings, contracts)
     if settings.policy.files:
-        yield _check_policies(settings, contracts, servers)
+        yield _check_policies(settings, contracts, servers, development=development)
 
 
 def check_unconfirmed_edits(settings: Settings, active_policies: Mapping[str, str] | None) -> Iterator[Finding]:
@@ -118,7 +119,15 @@ def _check_facts(settings: Settings, contracts: Sequence[Contract]) -> Iterator[
                     )
 
 
-def _check_policies(settings: Settings, contracts: Sequence[Contract], servers: ServerContracts) -> Finding:
+def _asks_for_every_change(rules: Sequence[PolicyRule]) -> bool:
+    """Tell whether no rule was added to those of the default set that can permit a change without a person."""
+    defaults = {each.content.ast for each in parse_policies(load_default_files())}
+    return all(each.content.ast in defaults or each.effect == "forbid" or each.requires_approval for each in rules)
+
+
+def _check_policies(
+    settings: Settings, contracts: Sequence[Contract], servers: ServerContracts, *, development: bool
+) -> Finding:
     try:
         files = read_files(settings.policy.files)
     except ConfigError as error:
@@ -131,6 +140,14 @@ def _check_policies(settings: Settings, contracts: Sequence[Contract], servers: 
     counts = f"{format_count(len(rules), 'rule')} in {format_count(len(files), 'file')}"
     issues = findings.errors or findings.warnings
     if not issues:
+        if settings.environment == "production" and not development and _asks_for_every_change(rules):
+            return Finding(
+                check="policies",
+                status="warning",
+                summary=f"{counts}, which ask for every write",
+                todo="permit what needs no person, before approvers approve unread; deputize policy backtest shows "
+                "what would ask",
+            )
         return Finding(check="policies", status="good", summary=counts)
     first_issue = f"{issues[0].file}:{issues[0].line}: {issues[0].message}"
     issue_counts = f"{format_count(len(findings.errors), 'error')}, {format_count(len(findings.warnings), 'warning')}"

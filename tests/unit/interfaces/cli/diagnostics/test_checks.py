@@ -15,6 +15,8 @@ from deputize.core.settings import (
     BuiltinSettings,
     CodeSettings,
     GitSettings,
+    ConsoleGroup,
+    ConsoleSettings,
     IdentitySettings,
     IssuerSettings,
     McpServerSettings,
@@ -22,10 +24,11 @@ from deputize.core.settings import (
     SandboxSettings,
     Settings,
 )
+from deputize.govern.policy.active_policies import load_default_files
 from deputize.interfaces.cli.diagnostics import checks
 from deputize.interfaces.cli.diagnostics.environment_checks import check_environment
 from deputize.interfaces.cli.diagnostics.finding import Finding
-from deputize.interfaces.cli.diagnostics.policy_checks import check_unconfirmed_edits
+from deputize.interfaces.cli.diagnostics.policy_checks import check_rules, check_unconfirmed_edits
 from deputize.interfaces.cli.diagnostics.sandbox_checks import check_isolation
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.interfaces.cli.local.edit_loop.confirmed_settings import record_settings
@@ -302,3 +305,32 @@ def test_edits_that_wait_for_a_person_are_a_finding(tmp_path: Path, monkeypatch:
     assert (finding.status, finding.summary) == (
         "warning", "not in use until you confirm: deputize.toml, rules.cedar",
     )  # fmt: skip
+
+
+def test_production_without_roles_is_named() -> None:
+    def list_warnings(*groups: ConsoleGroup, **issuer: Any) -> list[str]:
+        provider = IssuerSettings(issuer="https://login.example.com", tenant="acme", human=True, **issuer)
+        settings = Settings(
+            identity=IdentitySettings(issuers=(provider,)), console=ConsoleSettings(client_id="web", groups=groups)
+        )
+        return [each.check for each in checks._check_roles(settings) if each.status == "warning"]
+
+    assert list_warnings() == ["operators", "console roles", "undo"]
+    auditors = ConsoleGroup(group="security", role="auditor")
+    assert list_warnings(auditors, operator=True) == ["undo"]
+    assert list_warnings(auditors, ConsoleGroup(group="support", scopes=("deputize:undo",)), operator=True) == []
+    assert list_warnings(ConsoleGroup(group="platform", role="administrator"), operator=True) == []
+
+
+def test_policies_that_ask_for_every_write_are_named_in_production(project: Path) -> None:
+    def is_named(*, development: bool = False) -> bool:
+        settings = Settings(policy=PolicySettings(files=("rules.cedar",)))
+        findings = collect(check_rules(settings, development=development))
+        return any("ask for every write" in words for name, _, words in findings if name == "policies")
+
+    [default] = load_default_files()
+    (project / "rules.cedar").write_text(default.text)
+    assert (is_named(), is_named(development=True)) == (True, False)
+    rule = '@id("notes") permit (principal, action == Action::"call", resource) when { resource.effects == "write" };'
+    (project / "rules.cedar").write_text(f"{default.text}\n{rule}\n")
+    assert not is_named()
