@@ -198,6 +198,6 @@ async def list_revocations(
 
 
 async def count_ended_grants(connection: Connection, tenant: str, kind: RevocationKind, value: str) -> int:
-    """Count the grants, not yet expired, that a revocation of a user, an agent or a grant ended."""
+    """Count the grants that a revocation of a user, an agent or a grant would end: active ones, before it is made."""
     ended_count: int = await connection.fetchval(_SQL["count_ended_grants"], tenant, kind, value)
     return ended_count

@@ -279,7 +279,7 @@ class Commands:
         return list_subject_issuers(self._runtime.settings.identity.issuers, caller.tenant)
 
     async def count_ended_grants(self, caller: Caller, kind: revocations.RevocationKind, value: str) -> int | None:
-        """Count the delegations that a revocation ended; None for a token, whose delegations are not stored by it."""
+        """Count the delegations that a revocation would end; None for a token: they are not stored by it."""
         if kind == "token":
             return None
         async with self._runtime.store.read_transaction(caller.tenant) as connection:

@@ -47,6 +47,7 @@ select distinct name from (
 select exists (select from deputize.grants where tenant = $1 and id::text = $2);
 
 -- name: count_ended_grants
+-- Those that a revocation would end: neither expired nor revoked already.
 with recursive descendants as (
     select g.id from deputize.grants g where g.tenant = $1 and $2::text = 'grant' and g.id::text = $3::text
     union
@@ -61,4 +62,18 @@ cross join lateral (
 ) n
 where g.tenant = $1 and g.not_after > now()
   and case when $2 = 'grant' then g.id in (select id from descendants)
-      else $3 = any(n.names) or $2 in ('agent', 'subject') and $3 = any(g.agents) end;
+      else $3 = any(n.names) or $2 in ('agent', 'subject') and $3 = any(g.agents) end
+  and not exists (
+      with recursive line as (
+          select g.id, g.parent
+          union all
+          select up.id, up.parent from line join deputize.grants up on up.tenant = $1 and up.id = line.parent
+      )
+      select from line
+      join deputize.revocations r on r.tenant = $1 and r.kind in ('grant', 'token') and r.value = line.id::text
+  )
+  and not exists (
+      select from deputize.revocations r
+      where r.tenant = $1 and (r.kind in ('user', 'agent', 'subject') and r.value = any(n.names)
+                               or r.kind in ('agent', 'subject') and r.value = any(g.agents))
+  );

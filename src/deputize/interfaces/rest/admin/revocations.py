@@ -29,7 +29,8 @@ class RevocationResult(BaseModel):
     )
     epoch: int = Field(description="The revocation epoch from which on no call starts with the authority.")
     ended_grants: int | None = Field(
-        description="How many delegations that had not expired it ended; null for a token, for which it is not known."
+        description="How many delegations it ended that were active until then; null for a token, for which that is "
+        "not known."
     )
     is_known: bool | None = Field(
         alias="known", description="Whether anyone of this name made a call or has a delegation; null for a token."
@@ -77,10 +78,10 @@ async def revoke(request: Request, gateway: CurrentGateway, caller: CurrentCalle
         value, issuers = qualify_subject(body.issuer, value), [body.issuer]
     elif issuers is not None and (issuer := parse_subject(value)[0]) is not None:
         issuers = [issuer]
-    # Before it is revoked, which makes it known.
+    # Before it is revoked, which makes it known and ends the grants.
     subject = await gateway.commands.check_subject(caller, body.kind, value)
-    epoch = await gateway.commands.revoke(caller, body.kind, value, reason=body.reason)
     ended_grants = await gateway.commands.count_ended_grants(caller, body.kind, value)
+    epoch = await gateway.commands.revoke(caller, body.kind, value, reason=body.reason)
     return make_json_response(
         {
             "kind": body.kind,
