@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deputize.core.caller import Epochs
 from deputize.core.contract.availability import AvailabilityCode
-from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, UndoneCall, Verdict
+from deputize.core.decision import Behavior, Decision, MatchedRule, PolicyRequest, RecordedVerdict, UndoneCall, Verdict
 from deputize.core.errors import (
     ApprovalRequired,
     ApprovalVoid,
@@ -188,35 +188,44 @@ def _record_decision(
     )
     runtime.decision_log.record_decision(validated.call.tenant, policy_decision)
     if unmet_demand is not None:
-        raise _build_backend_refusal(validated.tool.name, verdict, unmet_demand).replace(decision=decision)
+        raise _build_backend_refusal(validated, verdict, unmet_demand).replace(decision=decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
         return decision
-    raise _build_refusal(validated.tool.name, verdict).replace(decision=decision)
+    raise _build_refusal(validated, verdict).replace(decision=decision)
 
 
-def _build_backend_refusal(tool: str, verdict: Verdict, unmet: UnmetDemand) -> PermissionDenied:
+def _describe_rule(validated: Validated, rule: MatchedRule) -> tuple[str, dict[str, str]]:
+    """Name a rule in words and as data. Agents get its id and reason; in which file it is, people see."""
+    if validated.call.caller.agents:
+        return rule.id, {"id": rule.id, "reason": rule.reason}
+    name = f"{rule.id} ({rule.where})" if rule.where else rule.id
+    return name, {"id": rule.id, "where": rule.where, "reason": rule.reason}
+
+
+def _build_backend_refusal(validated: Validated, verdict: Verdict, unmet: UnmetDemand) -> PermissionDenied:
     demand = unmet.demand
+    name, rule = _describe_rule(validated, MatchedRule(id=demand.rule, where=demand.where, reason=demand.reason))
     return PermissionDenied(
-        f"{tool} is not allowed by {demand.rule} ({demand.where}), because {unmet.reason}",
+        f"{validated.tool.name} is not allowed by {name}, because {unmet.reason}",
         details={
             "behavior": Behavior.DENY,
-            "rules": [{"id": demand.rule, "where": demand.where, "reason": demand.reason}],
+            "rules": [rule],
             "backend": {"demanded": demand.backend, "available": unmet.placement},
             "policy_digest": verdict.digest,
-            "suggestion": "",  # the advice says it
         },
         advice=f"Call another tool. {unmet.advice}",
         nothing_happened=True,
     )
 
 
-def _build_refusal(tool: str, verdict: Verdict) -> PermissionProblem:
-    rule_names = ", ".join(f"{rule.id} ({rule.where})" if rule.where else rule.id for rule in verdict.rules)
-    details = {
+def _build_refusal(validated: Validated, verdict: Verdict) -> PermissionProblem:
+    tool, described = validated.tool.name, [_describe_rule(validated, rule) for rule in verdict.rules]
+    rule_names = ", ".join(name for name, _ in described)
+    details: dict[str, Any] = {
         "behavior": verdict.behavior,
-        "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in verdict.rules],
+        "rules": [rule for _, rule in described],
         "policy_digest": verdict.digest,
-        "suggestion": verdict.suggestion,
+        **({"suggestion": verdict.suggestion} if verdict.suggestion else {}),
     }
     if verdict.errors:
         return PolicyFailed(

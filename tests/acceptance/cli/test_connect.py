@@ -172,7 +172,7 @@ def test_a_gateway_elsewhere_gets_a_reference_to_the_token(client: str, shop_pro
 def test_an_entry_for_other_clients_is_printed(shop_project: Path) -> None:
     done = run_deputize("connect", "json", folder=shop_project)
 
-    assert (done.code, "tools visible" in done.err) == (0, True), done.output
+    assert (done.code, "Tried this entry as a client would: " in done.err) == (0, True), done.output
     assert json.loads(done.out)["mcpServers"]["shop"]["command"] == PROGRAM
     assert run_deputize("connect", "json", "--json", folder=shop_project).json["tools"] > 1
 

@@ -187,7 +187,7 @@ def test_a_draft_is_backtested_activated_and_explained(shop_project: Path) -> No
         ("hello.remember", ["bot"], 1)
     ]
     assert put.out.startswith("✓ Active since policy epoch 2: policies/default.cedar, policies/own.cedar")
-    assert "not allowed by no-notes-for-bots (policies/own.cedar:1): Agents may read notes" in refused.err
+    assert "not allowed by no-notes-for-bots: Agents may read notes" in refused.err
     assert why.out.startswith("hello.remember for bot for developer: deny\n  by no-notes-for-bots")
     assert "with context.delegated = true" in why.out
     assert "if the caller used no agent" in why.out

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from deputize.core import errors
+from deputize.core.contract.names import to_outward_name
 from deputize.core.errors import ErrorSpec, Problem
 from deputize.core.mcp.constants import (
     CAPABILITY_MISSING,
@@ -107,7 +108,16 @@ def build_error(problem: Problem, trace_id: str) -> RpcError:
 
 
 def build_call_error(envelope: Mapping[str, Any], spec: ErrorSpec) -> RpcError:
-    """Build the error of a call's outcome. Its whole envelope is the data, as over JSON-RPC."""
+    """Build the error of a call's outcome. Its whole envelope is the data, as over JSON-RPC, with names and advice for
+    this protocol.
+    """
     code = get_rpc_code(spec)
     http = 401 if spec.http == 401 else HTTP_STATUSES.get(code)
-    return RpcError(code, str(envelope["detail"]), dict(envelope), http=http)
+    message, error = str(envelope["detail"]), envelope["error"]
+    if error["advice"] == spec.advice:
+        error = {**error, "advice": get_advice(spec.slug, spec.advice)}
+    if names := error["details"].get("did_you_mean"):
+        outward_names = [to_outward_name(each) for each in names]
+        message = message.replace(f"did you mean {names[0]}?", f"did you mean {outward_names[0]}?")
+        error = {**error, "message": message, "details": {**error["details"], "did_you_mean": outward_names}}
+    return RpcError(code, message, {**envelope, "detail": message, "error": error}, http=http)

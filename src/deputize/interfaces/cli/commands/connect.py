@@ -272,7 +272,8 @@ def _try_entry(client: ClientFormat, server: str, entry: Any, token: str, facts:
     if printer.as_json:
         printer.json({"name": server, **facts, "entry": entry, "tools": len(names)})
     note = printer.note if not facts else printer.success
-    note(f"Tried as {client.title} does: {format_count(len(names), 'tool')} visible")
+    tried = f"Tried as {client.title} does" if facts else "Tried this entry as a client would"
+    note(f"{tried}: {format_count(len(names), 'tool')} visible")
     if start.url and os.environ.get(TOKEN_VARIABLE) != token:
         printer.note(f"  Set {TOKEN_VARIABLE} to this token where the client starts; the file only refers to it.")
     if start.command and facts:

@@ -133,7 +133,10 @@ async def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(gateway: Htt
     answer = await McpClient(gateway, version=version).call_tool("shop__get_usr", {"id": 1})
     assert answer.error["code"] == -32602
     assert answer.status == (400 if version == MODERN_VERSION else 200)
-    assert "did you mean shop.get_user" in answer.error["message"]
+    assert answer.error["message"].endswith("did you mean shop__get_user?")
+    error = answer.error["data"]["error"]
+    assert error["details"]["did_you_mean"][0] == "shop__get_user"
+    assert error["advice"].startswith("List the tools again: tools/list")
 
 
 @pytest.mark.requirement("INV-3")
