@@ -350,6 +350,8 @@ async def test_a_plan_that_changed_is_refused(lab: GatewayLab, session: str) -> 
 async def test_undo_needs_its_own_scope_and_no_agent_has_it(lab: GatewayLab, session: str) -> None:
     added = await call(lab, "add", session, name="a", text="milk")
     without = await lab.make_caller(scopes=("book:write",))
+    bare = await plan(lab, await lab.make_admin(), call_id=added)
+    assert (bare["missing_scopes"], bare["ready"]) == (["book:write", UNDO_SCOPE], 0)
     agent = await lab.make_caller(agent="bot", scopes=("book:write", UNDO_SCOPE))
     for caller in (without, agent):
         with pytest.raises(ScopeMissing):
@@ -458,6 +460,7 @@ async def test_what_the_caller_may_not_take_back_stays_and_the_plan_says_why(lab
     others, stamped, _ = planned["steps"]
     assert others["detail"] == f"call {others['call_id']} is not yours: an administrator can undo it"
     assert stamped["detail"] == "book.unstamp needs scopes that this token lacks: book:stamps"
+    assert planned["missing_scopes"] == ["book:stamps"]
     answer = await undo(lab, auditor, session=session)
     assert [each["tool"] for each in answer["made"]] == ["book.remove"]
     assert notes == {"stamp a": "", "b": "bread"}

@@ -155,6 +155,8 @@ class UndoPlan:
     steps: tuple[UndoStep, ...]
     digest: str
     is_complete: bool
+    # What a person's token lacks for all of it; an agent undoes nothing, whatever its scopes.
+    missing_scopes: tuple[str, ...]
 
     def list_ready(self) -> list[UndoStep]:
         return [each for each in self.steps if each.verdict == "ready"]
@@ -164,6 +166,7 @@ class UndoPlan:
         return {
             "digest": self.digest,
             "is_complete": self.is_complete,
+            "missing_scopes": list(self.missing_scopes),
             **counts,
             "steps": [each.to_json() for each in self.steps],
         }
@@ -214,6 +217,7 @@ class UndoPlans:
             )
             for each, row in writers.items()
         }
+        missing_scopes = _find_missing_scopes(caller, steps, authority.tools)
         refusals = {
             each.entry_id: refusal for each in steps if (refusal := _find_refusal(caller, each, authority)) is not None
         }
@@ -223,7 +227,7 @@ class UndoPlans:
             previews = await self._preview_steps(caller, steps, authority.tools)
             steps = await asyncio.to_thread(_block_steps, steps, previews, {})
         digest = await asyncio.to_thread(_digest_steps, keys, steps)
-        return UndoPlan(steps=tuple(steps), digest=digest, is_complete=is_complete)
+        return UndoPlan(steps=tuple(steps), digest=digest, is_complete=is_complete, missing_scopes=missing_scopes)
 
     async def _load_templates(
         self, caller: Caller, rows: Sequence[asyncpg.Record], tools: TenantTools
@@ -401,6 +405,22 @@ def _find_refusal(caller: Caller, step: UndoStep, authority: TenantAuthority) ->
     except Problem as problem:
         return problem.message
     return None
+
+
+def _find_missing_scopes(caller: Caller, steps: Sequence[UndoStep], tools: TenantTools) -> tuple[str, ...]:
+    """Find what the token of a person lacks to take back what can be, of the calls that are theirs to undo."""
+    undone_by = {
+        each.compensation.tool
+        for each in steps
+        if each.compensation is not None
+        and each.verdict == "ready"
+        and not each.hides_tool
+        and (caller.is_admin or caller.user == each.user)
+    }
+    if caller.agents or not undone_by:
+        return ()
+    needed = {UNDO_SCOPE}.union(*(tools.resolve_version(each).contract.auth.required_scopes for each in undone_by))
+    return tuple(sorted(needed - caller.scopes))
 
 
 def _block_steps(

@@ -84,7 +84,8 @@ def _describe_caller(facts: dict[str, Any]) -> str:
     return f"{agent} for {user}" if agent else user
 
 
-def _resolve_call_id(gateway: "GatewayClient", call_id: str) -> str:
+def resolve_call_id(gateway: "GatewayClient", call_id: str) -> str:
+    """Return the id of a call; `last` is the newest one."""
     if call_id != "last":
         return call_id
     newest: list[dict[str, Any]] = gateway.get("/v1/calls", limit=1)["calls"]
@@ -97,7 +98,7 @@ def _resolve_call_id(gateway: "GatewayClient", call_id: str) -> str:
 def show(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
     """Show the outcome of a call; for a running call or a read, what is recorded so far."""
     gateway = find_gateway(url, token)
-    path = build_call_path(_resolve_call_id(gateway, call_id))
+    path = build_call_path(resolve_call_id(gateway, call_id))
     value = gateway.get(path)
     if json:
         printer.json(value)
@@ -116,7 +117,7 @@ def show(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) 
 def export(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
     """Write a call as objects of the tool standard: invocation, decision, progress, result, error and events."""
     gateway = find_gateway(url, token)
-    value = gateway.get(f"{build_call_path(_resolve_call_id(gateway, call_id))}/export")
+    value = gateway.get(f"{build_call_path(resolve_call_id(gateway, call_id))}/export")
     if json:
         printer.json(value)
     else:
@@ -127,7 +128,7 @@ def export(call_id: CallId, url: Url = "", token: Token = "", json: Json = False
 def audit(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
     """Show the audit entries of a call: its states, who decided by which rules, and how it was executed."""
     gateway = find_gateway(url, token)
-    answer = gateway.get(f"{build_call_path(_resolve_call_id(gateway, call_id))}/audit")
+    answer = gateway.get(f"{build_call_path(resolve_call_id(gateway, call_id))}/audit")
     if json:
         printer.json(answer)
         return
@@ -145,7 +146,7 @@ def watch(call_id: CallId, url: Url = "", token: Token = "", json: Json = False)
     from deputize.interfaces.cli.client.follow import follow_call
 
     gateway = find_gateway(url, token)
-    if follow_call(gateway, _resolve_call_id(gateway, call_id)) != "succeeded":
+    if follow_call(gateway, resolve_call_id(gateway, call_id)) != "succeeded":
         raise CommandExit(EXIT_FAILED)
 
 
@@ -153,7 +154,7 @@ def watch(call_id: CallId, url: Url = "", token: Token = "", json: Json = False)
 def cancel(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
     """Cancel a call, if it can still be stopped."""
     gateway = find_gateway(url, token)
-    answer = gateway.post(f"{build_call_path(_resolve_call_id(gateway, call_id))}/cancel").value
+    answer = gateway.post(f"{build_call_path(resolve_call_id(gateway, call_id))}/cancel").value
     if json:
         printer.json(answer)
     result_text = "Canceled" if answer.get("cancel") == "canceled" else "Cancellation requested"
@@ -172,7 +173,7 @@ def retry(
     from deputize.interfaces.cli.commands.call import show_accepted_call
 
     gateway = find_gateway(url, token)
-    call_id = _resolve_call_id(gateway, call_id)
+    call_id = resolve_call_id(gateway, call_id)
     answer = gateway.post(f"{build_call_path(call_id)}/retry").value
     new_call_id = answer["call_id"]
     if wait or answer.get("approval"):
@@ -194,7 +195,7 @@ def rollback(
 ) -> None:
     """Resume a call from an earlier checkpoint. Effects since then are not undone."""
     gateway = find_gateway(url, token)
-    answer = gateway.post(f"{build_call_path(_resolve_call_id(gateway, call_id))}/rollback", {"checkpoint": name}).value
+    answer = gateway.post(f"{build_call_path(resolve_call_id(gateway, call_id))}/rollback", {"checkpoint": name}).value
     if json:
         printer.json(answer)
     printer.success(f"{answer['state']}: call {answer['call_id']} resumes from checkpoint {answer['checkpoint']}")

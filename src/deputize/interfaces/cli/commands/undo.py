@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from deputize.core.caller import UNDO_SCOPE
 from deputize.core.display_text import to_display_lines, to_display_text
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.client.times import parse_time
+from deputize.interfaces.cli.commands.calls import resolve_call_id
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
     EXIT_PENDING,
+    CommandExit,
     Json,
     exit_with_error,
     format_count,
@@ -33,7 +36,7 @@ _MAX_NAME_LENGTH = 120
 
 
 def undo(
-    call_id: Annotated[str, typer.Argument(metavar="CALL", help="The id of the call.")] = "",
+    call_id: Annotated[str, typer.Argument(metavar="CALL", help="The id of the call, or last.")] = "",
     session: Annotated[str, typer.Option(help="Undo the calls of this session.")] = "",
     agent: Annotated[str, typer.Option(help="Undo what this agent did since --since.")] = "",
     since: Annotated[str, typer.Option(help="Only calls since this time, such as 2h or 2026-05-01T08:00Z.")] = "",
@@ -52,6 +55,8 @@ def undo(
         return
     if agent and not since:
         exit_with_error("Say since when: deputize undo --agent NAME --since 4h.")
+    gateway = find_gateway(url, token)
+    call_id = resolve_call_id(gateway, call_id) if call_id else ""
     moment = parse_time(since, "since") if since else ""
     selection = {
         name: value
@@ -60,10 +65,13 @@ def undo(
         )
         if value
     }  # fmt: skip
-    gateway = find_gateway(url, token)
     planned = gateway.post("/v1/undo/plan", selection).value
-    if plan or not planned["ready"]:
+    if plan:
         _finish_plan(planned, json)
+        return
+    if not planned["ready"] or UNDO_SCOPE in planned["missing_scopes"]:
+        _finish_plan(planned, json)
+        _end_without_undo(planned, json)
         return
     if not json:
         _print_plan(planned)
@@ -81,7 +89,7 @@ def undo(
                 printer.line(f"  {each['state']:<18} {each['undone_call_id']} by {each['tool']} ({each['call_id']})")
         if not answer["made"] or answer["made"][-1]["state"] != "succeeded":
             break
-    _finish(made, left, json, has_unseen=not _list_ready(left) <= shown_ids)
+    _finish(made, left, json, done_before=planned["done"], has_unseen=not _list_ready(left) <= shown_ids)
 
 
 def _list_ready(plan: dict[str, Any]) -> set[str]:
@@ -119,6 +127,20 @@ def _finish_plan(planned: dict[str, Any], json: bool) -> None:
         )
 
 
+def _end_without_undo(planned: dict[str, Any], json: bool) -> None:
+    """End with success only if nothing is left to undo."""
+    if planned["ready"] or planned["blocked"] or not planned["done"]:
+        if json:
+            raise CommandExit(EXIT_FAILED)
+        why = f": undoing calls needs the scope {UNDO_SCOPE}" if planned["ready"] else ""
+        exit_with_error(f"Nothing was undone{why}.", EXIT_FAILED)
+    printer.note(f"  Nothing is left to do: {_count_done(planned['done'])}.")
+
+
+def _count_done(count: int) -> str:
+    return f"{format_count(count, 'call')} {'was' if count == 1 else 'were'} undone before"
+
+
 def _print_plan(planned: dict[str, Any]) -> None:
     rows = [
         [
@@ -135,6 +157,9 @@ def _print_plan(planned: dict[str, Any]) -> None:
         if each["verdict"] == "ready":
             for line in _render_arguments(each):
                 printer.line(line)
+    if planned["missing_scopes"]:
+        options = " ".join(f"--scope {each}" for each in planned["missing_scopes"])
+        printer.warn(f"Your token lacks {', '.join(planned['missing_scopes'])}. To get them: deputize login {options}")
     if not planned["is_complete"]:
         printer.note("  There are more calls than one plan holds: undo these, then repeat the command.")
 
@@ -161,15 +186,20 @@ def _describe_origin(step: dict[str, Any], origin: str) -> str:
     return _ORIGINS[origin].format(tool=to_display_text(step["tool"], _MAX_NAME_LENGTH), names=names)
 
 
-def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool, *, has_unseen: bool) -> None:
-    undone = sum(each["state"] == "succeeded" for each in made)
+def _finish(
+    made: list[dict[str, Any]], left: dict[str, Any], json: bool, *, done_before: int, has_unseen: bool
+) -> None:
+    """Say what was undone, now and before, such as by an approval since the last time."""
+    undone = format_count(sum(each["state"] == "succeeded" for each in made), "call")
+    before = f" ({_count_done(done_before)})" if done_before else ""
     if json:
         printer.json({"made": made, "left": left})
-    elif not left["ready"]:
-        printer.success(f"Undid {format_count(undone, 'call')}")
-    if not left["ready"]:
+    elif not left["ready"] and made and made[-1]["state"] == "succeeded":
+        printer.success(f"Undid {undone}{before}")
+    if not left["ready"] and made and made[-1]["state"] == "succeeded":
         return
-    done = f"Undid {format_count(undone, 'call')}, and {left['ready']} more can be."
+    more = f", and {left['ready']} more can be" if left["ready"] else ""
+    done = f"Undid {undone}{before}{more}."
     if made and made[-1]["state"] == "awaiting_approval":
         call_id = made[-1]["call_id"]
         exit_with_error(

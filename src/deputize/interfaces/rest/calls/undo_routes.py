@@ -103,6 +103,10 @@ class UndoPlanModel(BaseModel):
 
     digest: str = Field(description="Names everything that is left to do; send it to undo exactly that.")
     is_complete: bool = Field(description="False if there are more calls than one plan holds; the newest are in it.")
+    missing_scopes: list[str] = Field(
+        description="Scopes that your token lacks to undo what can be: `deputize:undo`, and those of the tools that "
+        "take back. Empty for agents, which undo nothing."
+    )
     ready: int
     done: int
     blocked: int

@@ -25,7 +25,8 @@ def plan(*entry_ids: str) -> dict[str, Any]:
         }
         for each in entry_ids
     ]  # fmt: skip
-    return {"ready": len(steps), "steps": steps, "is_complete": True, "digest": "-".join(entry_ids)}
+    counts = {"ready": len(steps), "done": 0, "blocked": 0}
+    return {**counts, "steps": steps, "is_complete": True, "missing_scopes": [], "digest": "-".join(entry_ids)}
 
 
 def made(entry_id: str) -> dict[str, Any]:
@@ -105,3 +106,31 @@ def test_a_step_that_would_now_send_something_else_is_not_made_unseen(gateway: _
     with pytest.raises(CommandExit):
         run(gateway)
     assert gateway.digests == [None, "b-a"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "said"),
+    [
+        ({"ready": 0, "blocked": 2}, 1, "Nothing was undone."),
+        ({"ready": 0, "steps": []}, 1, "Nothing was undone."),
+        ({"missing_scopes": ["deputize:undo", "book:write"]}, 1, "--scope deputize:undo --scope book:write"),
+        ({"ready": 0, "done": 2}, 0, "2 calls were undone before"),
+    ],
+)
+def test_where_nothing_was_undone_the_exit_code_says_so(
+    gateway: _Server, capsys: pytest.CaptureFixture[str], facts: dict[str, Any], code: int, said: str
+) -> None:
+    gateway.answers = [{**plan("a"), **facts}]
+    try:
+        run(gateway)
+        ended = 0
+    except CommandExit as end:
+        ended = end.code
+    assert (ended, gateway.digests) == (code, [None])
+    assert said in capsys.readouterr().err
+
+
+def test_what_an_approval_undid_in_between_is_counted(gateway: _Server, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.answers = [{**plan("a"), "done": 1}, {"made": [made("a")], "left": plan()}]
+    run(gateway)
+    assert "Undid 1 call (1 call was undone before)" in capsys.readouterr().out
