@@ -33,13 +33,18 @@ class DraftPages(ConsolePages):
     section_path = POLICIES_PAGE_PATH
 
     async def show_form(self, request: Request, session: ConsoleSession) -> Response:
-        """Show the form, with a file of the active set or with a proposal if the address names one."""
+        """Show the form, with a file of the active set, a draft or a proposal if the address names one."""
         require_admin(session.caller)
         query = request.query_params
         policies = await self._get_gateway().explanations.show_active_policies(session.caller)
         files = {each["path"]: each["text"] for each in policies["files"]}
         path = query.get("file", next(iter(files), _NEW_FILE))
-        typed = {"file": path, "text": files.get(path, ""), "proposal": query.get("proposal", ""), "days": "7"}
+        typed = {
+            "file": path,
+            "text": query.get("text", files.get(path, "")),
+            "proposal": query.get("proposal", ""),
+            "days": "7",
+        }
         return self._render_form(session, policies, typed)
 
     async def backtest(self, request: Request) -> Response:

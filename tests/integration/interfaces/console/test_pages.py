@@ -778,6 +778,8 @@ async def test_a_draft_is_backtested_and_what_was_typed_is_kept(console: Console
     async with open_as(console, "administrator") as browser, open_as(console, "maker") as maker:
         page = await browser.get(path)
         assert "deleting-asks" in page.text
+        # A link may carry a draft, which is only shown.
+        assert "drafted &amp; shown" in (await browser.get(f"{path}?file=new.cedar&text=drafted%20%26%20shown")).text
         form = {"form_token": find_form_token(page), "file": "asking.cedar", "days": "1"}
         stricter = {**form, "text": '@id("shut")\r\nforbid (principal, action, resource);\r\n'}
         theirs = {**stricter, "form_token": find_form_token(await maker.get("/console/sign-out"))}

@@ -156,6 +156,11 @@ def show_backtest(result: Mapping[str, Any]) -> None:
     if changes:
         rows = [_make_row(each) for each in changes[:_MAX_ROWS]]
         printer.table(("calls", "tool", "caller", "before", "after"), rows)
+        # In the rows, places would make lines that no terminal shows whole.
+        answers = [each[side] for each in changes[:_MAX_ROWS] for side in ("before", "after")]
+        places = {rule["id"]: rule["where"] for answer in answers for rule in answer["rules"] if rule["where"]}
+        for rule_id, where in sorted(places.items()):
+            printer.line(f"  {rule_id}: {where}")
         if len(changes) > _MAX_ROWS:
             printer.line(f"  and {len(changes) - _MAX_ROWS} more; --json lists them all")
     for each in result["cannot_tell"][:_MAX_ROWS]:
@@ -193,7 +198,7 @@ def _make_row(change: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _describe_answer(answer: Mapping[str, Any]) -> str:
-    rules = ", ".join(f"{rule['id']} ({rule['where']})" if rule["where"] else rule["id"] for rule in answer["rules"])
+    rules = ", ".join(rule["id"] for rule in answer["rules"])
     approvers = "; ".join(describe_requirement(each) for each in answer.get("approval_terms") or () if each["groups"])
     return f"{answer['behavior']} by {rules}" + (f" of {approvers}" if approvers else "")
 

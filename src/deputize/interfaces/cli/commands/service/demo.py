@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -37,6 +38,8 @@ class TypedCommand:
     line: str
     exit_code: int = 0
     shows: str
+    # Where a person decides: what is typed if they say no.
+    otherwise: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +70,7 @@ TOUR = (
     Station(
         name="approval",
         title="An approval with its preview",
-        story="cleanup-bot is careless: it deletes a customer with three invoices. You see what would go, and decide.",
+        story="cleanup-bot is careless: it deletes a customer with three invoices. You see them, and decide.",
         page="calls/{call}",
         commands=(
             TypedCommand(
@@ -79,6 +82,7 @@ TOUR = (
             TypedCommand(
                 line="deputize approvals approve last --code {code} --reason 'Bo asked for it' --wait",
                 shows="succeeded",
+                otherwise="deputize approvals deny last --code {code} --reason 'Bo is still a customer'",
             ),
         ),
     ),
@@ -128,7 +132,7 @@ TOUR = (
         name="backtest",
         title="A policy change, backtested",
         story="Should agents ask before they order? The draft is tried on the calls that were made before it counts.",
-        page="policies/backtest",
+        page="policies/backtest?file=drafts/orders-ask.cedar&text={draft}",
         commands=(
             TypedCommand(
                 line="deputize policy backtest policies/*.cedar drafts/orders-ask.cedar --since 1h",
@@ -188,7 +192,9 @@ def create_tokens(gateway: "DemoGateway") -> dict[str, str]:
         result = _run_typed(gateway, f"deputize token exchange --agent {agent} --task '{task}' --token {person_token}")
         if result.returncode:
             raise ConfigError(f"{user} could not delegate to {agent}: {result.stderr}")
-        (gateway.folder / f"{agent}.token").write_text(result.stdout)
+        file = os.open(gateway.folder / f"{agent}.token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(file, "w", encoding="utf-8") as token_file:
+            token_file.write(result.stdout)
         tokens[agent] = result.stdout.strip()
     return tokens
 
@@ -196,11 +202,13 @@ def create_tokens(gateway: "DemoGateway") -> dict[str, str]:
 def take_tour(gateway: "DemoGateway", *, has_person: bool) -> list[str]:
     """Go from station to station; return the names of those where something else happened than was told."""
     surprises = []
-    values: dict[str, str] = {}
+    values = {"draft": quote((gateway.folder / "drafts" / "orders-ask.cedar").read_text(encoding="utf-8"), safe="")}
     for number, station in enumerate(TOUR, 1):
         printer.line(f"\n{number} of {len(TOUR)}  {station.title}\n  {station.story}\n")
         is_as_told = True
         for command in station.commands:
+            if command.otherwise and has_person and not typer.confirm("Do you approve?", default=False):
+                command = TypedCommand(line=command.otherwise, shows="Denied: call")
             is_as_told &= _show(gateway, command, values)
         if not is_as_told:
             surprises.append(station.name)
@@ -215,7 +223,7 @@ def take_tour(gateway: "DemoGateway", *, has_person: bool) -> list[str]:
         if printer.as_json:
             printer.json({"event": "station", "name": station.name, "title": station.title, "as_told": is_as_told})
         if has_person:
-            typer.prompt("Enter goes on", default="", show_default=False, prompt_suffix=" ")
+            typer.prompt("Press Enter to go on", default="", show_default=False, prompt_suffix=" ")
     gateway.show_station(None)
     return surprises
 
