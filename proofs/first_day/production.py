@@ -72,6 +72,8 @@ async def deploy(sandbox: Sandbox, user: Newcomer, journal: Journal) -> tuple[Si
     doctor = await site_user.run_typed(guide.find_command("deputize doctor"))
     journal.check("✗" not in doctor.stdout, f"the doctor finds nothing broken: {doctor.stdout[-1500:]}")
     await start_server(site, journal)
+    journal.check("nobody can be an operator" in doctor.stdout, "the doctor says that nobody can be an operator")
+    journal.check("operator = true" in guide.find_settings("[[console.groups]]"), "the guide names operators and roles")
     return site, steps + 2
 
 

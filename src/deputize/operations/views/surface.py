@@ -74,7 +74,9 @@ class Surface:
             await pace.take_turn()
             await version.load_tool()
             availability = determine_availability(self._runtime, authority, caller, version, selection)
-            tools.append({"name": name, "version": version.version, "digest": version.digest, **availability.to_json()})
+            tools.append(
+                {"name": name, "version": version.version, "digest": version.digest, **availability.to_json(caller)}
+            )
         return {
             "scope": {
                 "tenant": caller.tenant,

@@ -63,13 +63,17 @@ class ToolAvailability:
         """True if models are shown the tool. A pause ends by itself: lists that are read meanwhile have it, too."""
         return self.status is ToolStatus.LOADED or self.code is AvailabilityCode.CIRCUIT_OPEN
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, caller: Caller) -> dict[str, Any]:
+        """Describe it for a caller. As in refusals, agents get no places of rules."""
         return {
             "status": self.status,
             "reason": {
                 "code": self.code,
                 "message": self.message,
-                "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in self.rules],
+                "rules": [
+                    {"id": rule.id, "where": "" if caller.agents else rule.where, "reason": rule.reason}
+                    for rule in self.rules
+                ],
             },
         }
 

@@ -61,6 +61,10 @@ async def test_a_rule_that_blocks_is_named_with_its_place(lab: GatewayLab) -> No
         note = next(each for each in shown["tools"] if each["name"] == "lab.note")
         assert note["reason"]["message"] == "It is broken."
         assert note["reason"]["rules"] == [{"id": "not-this", "where": "blocks.cedar:2", "reason": "It is broken."}]
+        agent = await lab.make_caller(agent="bot")
+        shown = await lab.gateway.surface.list_availability(agent, ToolSelection())
+        note = next(each for each in shown["tools"] if each["name"] == "lab.note")
+        assert note["reason"]["rules"] == [{"id": "not-this", "where": "", "reason": "It is broken."}]
     finally:
         await lab.gateway.commands.put_policies(admin, OPEN_FILES)
 

@@ -27,7 +27,7 @@ class SurfaceQuery(BaseModel):
 
 class SurfaceRule(BaseModel):
     id: str
-    where: str
+    where: str = Field(description="File and line; empty for agents.")
     reason: str
 
 
