@@ -53,6 +53,7 @@ from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.result_storage import store_payload
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
+from deputize.store.commit_rows import AuditEntryRow, FailedReadRow
 
 # How long recording the outcome of an executed effect may take before the caller gets 'pending'.
 _RECORDING_SECONDS = 5.0
@@ -107,7 +108,14 @@ async def _reply_to_read(runtime: Runtime, verified: Verified) -> Outcome:
     now = runtime.stamps.now()
     outcome, commitment = await _render_outcome(runtime, verified, call.call_id, state, now)
     seconds_left = max(authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_RECORD_SECONDS)
-    commit = await runtime.writer.put(audit.build_read_entry(verified, state, now, commitment), seconds=seconds_left)
+    entry_row = audit.build_read_entry(verified, state, now, commitment)
+    row: AuditEntryRow | FailedReadRow = entry_row
+    if verified.problem is not None:
+        # What a read returns is not stored; why it failed is.
+        keys = await runtime.keys.get(call.tenant)
+        ciphertext = keys.seal(call.call_id, "outcome", outcome.body)
+        row = audit.build_failed_read_row(verified, state, verified.problem, ciphertext, entry_row)
+    commit = await runtime.writer.put(row, seconds=seconds_left)
     # A read that was disabled for what it did is told so: the outcome holds nothing that the tool returned.
     if not isinstance(verified.problem, MutationClassViolated):
         await reauthorize_if_stale(runtime, authorized, commit.epochs)

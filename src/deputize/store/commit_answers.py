@@ -23,6 +23,7 @@ from deputize.store.commit_rows import (
     CloseCallRow,
     CommitResult,
     CommitRow,
+    FailedReadRow,
     OpenCallRow,
     QueueRunRow,
 )
@@ -148,5 +149,7 @@ def resolve_futures(batch: list[PendingRow], answers: list[asyncpg.Record]) -> t
         else:
             if type(row) is AuditEntryRow:
                 entry = row.tenant, row.id
+            elif type(row) is FailedReadRow:
+                entry = row.tenant, row.audit_entry.id
             future.set_result(commit_result)
     return entry or run_entry

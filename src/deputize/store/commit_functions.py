@@ -15,11 +15,13 @@ from deputize.store.commit_rows import (
     AuditEntryRow,
     BeginRunRow,
     CloseCallRow,
+    FailedReadRow,
     JournalRow,
     OpenCallRow,
     ResourceLock,
     RunRow,
 )
+from deputize.store.queries import load_statements
 
 # What `queue_runs` raises if a tenant would have too many queued calls; the detail names the tenant.
 QUEUE_FULL: Final = "DQ001"
@@ -44,8 +46,25 @@ class CommitFunction:
     def __init__(self, name: str, *parameters: str, **groups: Sequence[str]) -> None:
         self._parameters = parameters
         self._groups: Mapping[str, Sequence[str]] = groups
-        names = (*parameters, *(f"{group}_{field}" for group, fields in groups.items() for field in fields))
-        self.sql = f"select * from deputize.{name}({', '.join(f'{each} => ${n}' for n, each in enumerate(names, 1))})"
+        self._name = name
+        self.sql = self._build_sql(first=1)
+
+    def _build_sql(self, *, first: int) -> str:
+        names = (
+            *self._parameters,
+            *(f"{group}_{field}" for group, fields in self._groups.items() for field in fields),
+        )
+        arguments = ", ".join(f"{each} => ${number}" for number, each in enumerate(names, first))
+        return f"select * from deputize.{self._name}({arguments})"
+
+    def build_sql_with_failed_reads(self) -> str:
+        """Build the statement that also stores failed reads. Its first arguments are the boot id and their fields, all
+        but the audit entry: that is one of the entries.
+        """
+        return (
+            f"with calls as ({_FAILED_READS['insert_calls']}), outcomes as ({_FAILED_READS['insert_outcomes']}) "
+            + self._build_sql(first=1 + len(FailedReadRow._fields))
+        )
 
     def build_batch_arguments(self, *parameters: object, **rows: Sequence[Iterable[Any]]) -> list[object]:
         """List the arguments of a function that takes an array per field; a group that is left out is empty."""
@@ -68,6 +87,7 @@ class CommitFunction:
 
 # All but the last: the journal has rows of its own.
 _CLOSING_FIELDS: Final = CloseCallRow._fields[:-1]
+_FAILED_READS: Final = load_statements("failed_reads")
 
 COMMIT_CALLS: Final = CommitFunction(
     "commit_calls",
@@ -79,6 +99,7 @@ COMMIT_CALLS: Final = CommitFunction(
     journal=JournalRow._fields,
 )
 COMMIT_ENTRIES: Final = CommitFunction("commit_entries", "tenants", entries=AuditEntryRow._fields)
+COMMIT_WITH_FAILED_READS: Final = {each: each.build_sql_with_failed_reads() for each in (COMMIT_CALLS, COMMIT_ENTRIES)}
 QUEUE_RUNS: Final = CommitFunction(
     "queue_runs", "tenants", "boot", openings=OpenCallRow._fields, runs=RunRow._fields, callbacks=("request",)
 )

@@ -149,6 +149,25 @@ class AuditEntryRow(NamedTuple):
     salt: bytes | None
 
 
+class FailedReadRow(NamedTuple):
+    """A read that failed, as a call that has ended, with its sealed outcome and its audit entry."""
+
+    tenant: str
+    call_id: str
+    state: str
+    tool: str
+    version: str
+    digest: str
+    mutation_class: str
+    user: str
+    agent: str
+    session: str | None
+    error: str
+    trace: str
+    ciphertext: bytes
+    audit_entry: AuditEntryRow
+
+
 class DecisionRow(NamedTuple):
     """A decision record. It is durable before any entry that names it; writing it again changes nothing."""
 
@@ -176,4 +195,13 @@ Certainty = Literal["happened", "uncertain"]
 # This worker owns it; it waits in line for a lock; another live worker owns it; this process has no valid lease; its
 # approval is missing.
 BeginResult = Literal["begun", "waits", "busy", "lapsed", "unapproved"]
-CommitRow = OpenCallRow | QueueRunRow | BeginRunRow | ReleaseLocksRow | CloseCallRow | AuditEntryRow | DecisionRow
+CommitRow = (
+    OpenCallRow
+    | QueueRunRow
+    | BeginRunRow
+    | ReleaseLocksRow
+    | CloseCallRow
+    | AuditEntryRow
+    | FailedReadRow
+    | DecisionRow
+)

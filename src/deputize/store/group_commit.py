@@ -35,6 +35,7 @@ from deputize.store.commit_answers import (
 from deputize.store.commit_functions import (
     COMMIT_CALLS,
     COMMIT_ENTRIES,
+    COMMIT_WITH_FAILED_READS,
     OUTAGE_ERRORS,
     QUEUE_FULL,
     RETRYABLE_ERRORS,
@@ -46,6 +47,7 @@ from deputize.store.commit_rows import (
     CommitResult,
     CommitRow,
     DecisionRow,
+    FailedReadRow,
     OpenCallRow,
     QueueRunRow,
     ReleaseLocksRow,
@@ -61,6 +63,7 @@ NoteEntry = Callable[[str, str], None]
 
 _INSERT_DECISIONS: Final = "select deputize.record_decisions(p_tenants => $1, p_ids => $2, p_records => $3)"
 _RUN_ROW_TYPES: Final = (QueueRunRow, BeginRunRow, ReleaseLocksRow)
+_READ_ROW_TYPES: Final = (AuditEntryRow, FailedReadRow)
 # Taken however many rows wait: the ends of what was begun, and the runs of a worker, are never more than that.
 _ALWAYS_TAKEN_ROW_TYPES: Final = (CloseCallRow, ReleaseLocksRow, BeginRunRow)
 # The server's timeout is shorter than the client's, so that no batch commits after its rows were sent again.
@@ -266,8 +269,8 @@ class GroupCommit:
                 if self._connection is None:
                     # Reads do not wait for a database that is away: their entries may be lost.
                     refusal = partial(make_refusal, self.outage_reason or "")
-                    reject_rows([each for each in batch if type(each.row) is AuditEntryRow], refusal)
-                    batch = [each for each in batch if type(each.row) is not AuditEntryRow]
+                    reject_rows([each for each in batch if type(each.row) in _READ_ROW_TYPES], refusal)
+                    batch = [each for each in batch if type(each.row) not in _READ_ROW_TYPES]
                 if not batch:
                     return
             except asyncpg.PostgresError as error:
@@ -330,6 +333,8 @@ class GroupCommit:
         openings = [row for row in rows if type(row) is OpenCallRow]
         closings = [row for row in rows if type(row) is CloseCallRow]
         entries = [row for row in rows if type(row) is AuditEntryRow]
+        failed_reads = [row for row in rows if type(row) is FailedReadRow]
+        entries += [row.audit_entry for row in failed_reads]
         tenants = list({row[0] for row in rows})
         timeout = self._timeout * _CLIENT_TIMEOUT_FACTOR
         decisions = [row for row in rows if type(row) is DecisionRow]
@@ -341,17 +346,23 @@ class GroupCommit:
         if len(runs) == len(rows):
             return answers
         if not openings and not closings:
-            arguments = COMMIT_ENTRIES.build_batch_arguments(tenants, entries=entries)
-            return answers + await connection.fetch(COMMIT_ENTRIES.sql, *arguments, timeout=timeout)
-        arguments = COMMIT_CALLS.build_batch_arguments(
-            tenants,
-            self._boot_id,
-            openings=openings,
-            closings=[row[:-1] for row in closings],
-            entries=entries,
-            journal=[effect for row in closings for effect in row.journal],
-        )
-        return answers + await connection.fetch(COMMIT_CALLS.sql, *arguments, timeout=timeout)
+            function = COMMIT_ENTRIES
+            arguments = function.build_batch_arguments(tenants, entries=entries)
+        else:
+            function = COMMIT_CALLS
+            arguments = function.build_batch_arguments(
+                tenants,
+                self._boot_id,
+                openings=openings,
+                closings=[row[:-1] for row in closings],
+                entries=entries,
+                journal=[effect for row in closings for effect in row.journal],
+            )
+        sql = function.sql
+        if failed_reads:
+            sql = COMMIT_WITH_FAILED_READS[function]
+            arguments = [self._boot_id, *zip(*[row[:-1] for row in failed_reads], strict=True), *arguments]
+        return answers + await connection.fetch(sql, *arguments, timeout=timeout)
 
     async def _commit_one_by_one(self, batch: list[PendingRow], error: asyncpg.PostgresError) -> None:
         if len(batch) == 1:

@@ -122,6 +122,8 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     assert read.status_code == 200
     lent = await gateway.exchange_token(token, agent="bot", task=f"for {name}")
     assert (await gateway.call("shop.get_user", {"id": 1}, token=lent)).status_code == 200
+    failed = (await gateway.call("shop.fail", {"slug": "tool-failed"}, token=token)).json()
+    assert await db.fetchval("select count(*) from deputize.sealed_payloads where id = $1", failed["call_id"]) == 1
     costs_before = await _report_costs(gateway)
     for path, body in (
         (
@@ -158,7 +160,8 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
         salts = [row["salt"] for row in after.values() if str(row["call_id"]) == call]
         assert salts
         assert all((salt is not None) == has_salt for salt in salts), call
-    assert await db.fetchval("select count(*) from deputize.sealed_payloads where id = $1", made["call_id"]) == 0
+    erased = [made["call_id"], failed["call_id"]]
+    assert await db.fetchval("select count(*) from deputize.sealed_payloads where id = any($1::uuid[])", erased) == 0
     assert await db.fetchval("select count(*) from deputize.sealed_payloads where id = $1", others["call_id"]) > 0
     row = await db.fetchrow("select caller_user, state from deputize.calls where id = $1", made["call_id"])
     assert row is not None

@@ -9,7 +9,15 @@ from typing import Any
 import asyncpg
 
 from deputize.core.clock import Clock
-from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, CommitResult, CommitRow, JournalRow, OpenCallRow
+from deputize.store.commit_rows import (
+    AuditEntryRow,
+    CloseCallRow,
+    CommitResult,
+    CommitRow,
+    FailedReadRow,
+    JournalRow,
+    OpenCallRow,
+)
 from deputize.store.group_commit import GroupCommit
 from deputize.store.pool import WRITER, Connection, connect_with_role
 from deputize.store.tenants import ensure_tenant
@@ -58,6 +66,18 @@ def make_entry(**changes: Any) -> AuditEntryRow:
     return AuditEntryRow(tenant=TENANT, id=CLOCK.new_id(), call_id=CLOCK.new_id(), entry=b"read", salt=b"s")._replace(
         **changes
     )
+
+
+def make_failed_read(**changes: Any) -> FailedReadRow:
+    """The entry of a read that failed, with its outcome."""
+    entry = make_entry()
+    assert entry.call_id is not None
+    row = FailedReadRow(
+        tenant=TENANT, call_id=entry.call_id, state="failed", tool="crm.get_user", version="1.0.0", digest="sha256:0",
+        mutation_class="read", user="ana", agent="bot", session=None, error="tool-failed", trace="0" * 32,
+        ciphertext=b"box", audit_entry=entry,
+    )  # fmt: skip
+    return row._replace(**changes)
 
 
 @asynccontextmanager

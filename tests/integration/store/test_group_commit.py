@@ -20,6 +20,7 @@ from tests.integration.store.sample_rows import (
     hash_text,
     make_closing,
     make_entry,
+    make_failed_read,
     make_opening,
     make_tenants,
     open_writer,
@@ -389,3 +390,27 @@ async def test_the_journal_is_stored_with_its_outcome_once_and_only_by_the_owner
     rows = await owner.fetch("select * from deputize.journal where call_id = $1 order by number", opening.call_id)
     assert [(str(row["id"]), row["scope"]) for row in rows] == [(closing.entry_id, "7"), (closing.entry_id, "8")]
     assert (rows[0]["caller_user"], rows[0]["caller_agent"], rows[0]["tool"]) == ("ana", "bot", "crm.put_user")
+
+
+async def test_a_failed_read_is_stored_with_its_entry_or_not_at_all(
+    writer: GroupCommit, owner: asyncpg.Connection
+) -> None:
+    first, second, entry = make_failed_read(), make_failed_read(), make_entry()
+    await put_all(writer, [first, make_opening()])
+    # The second time, as if its acknowledgement was lost.
+    for _ in range(2):
+        await put_all(writer, [first, second, entry])
+    ids = [first.call_id, second.call_id, entry.call_id]
+    stored = await owner.fetch(
+        "select k.state, k.caller_user, s.ciphertext from deputize.calls k join deputize.sealed_payloads s"
+        " on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome' where k.id = any($1::uuid[])",
+        ids,
+    )
+    assert [tuple(each) for each in stored] == [("failed", "ana", b"box")] * 2
+    assert await owner.fetchval("select count(*) from deputize.audit_entries where call_id = any($1::uuid[])", ids) == 3
+    refused = make_failed_read(error="\0")
+    with pytest.raises(InternalError):
+        await writer.put(refused)
+    assert not await owner.fetchval(
+        "select exists (select from deputize.audit_entries where id = $1)", refused.audit_entry.id
+    )

@@ -157,7 +157,7 @@ class CallPages(ConsolePages):
             has_script=True,
             followed_path="" if view["is_ended"] else f"{CALLS_PAGE_PATH}/{call_id}",
             call=view,
-            acts=_list_acts(caller, call),
+            acts=_list_acts(caller, call, is_run=history.row is not None and history.row["is_run"]),
         )
 
     async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:
@@ -316,16 +316,16 @@ def _is_own(caller: Caller, call: Mapping[str, Any]) -> bool:
     return bool(call.get("user") == caller.user)
 
 
-def _list_acts(caller: Caller, call: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_acts(caller: Caller, call: Mapping[str, Any], *, is_run: bool) -> list[tuple[str, str]]:
     """List the forms of a call that this person may open, by name and text. The gateway decides when one is sent.
 
-    A read that was answered at once has no state to act on: repeating it is a new call.
+    The arguments of a call that was answered at once are not stored: repeating it is a new call.
     """
     is_own, state = _is_own(caller, call), State(call["state"])
     acts = []
     if state not in TERMINAL_STATES:
         return [("cancel", "Cancel…")] if is_own or caller.can_operate else []
-    if is_own and state is not State.SUCCEEDED:
+    if is_own and is_run and state is not State.SUCCEEDED:
         acts.append(("retry", "Retry…"))
     changed_something = call.get("mutation_class", MutationClass.READ) != MutationClass.READ
     if changed_something and (is_own or caller.is_auditor):

@@ -45,7 +45,7 @@ from deputize.lifecycle.phases import (
 from deputize.lifecycle.recording.journal import build_journal_rows, did_nothing
 from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_arguments, redact_responses
 from deputize.lifecycle.runtime import Runtime
-from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
+from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, FailedReadRow, OpenCallRow
 
 SALT_BYTES: Final = 16
 # The scope of the claims of undos. Each claims the entry that it takes back; the database requires it.
@@ -186,6 +186,19 @@ def build_read_entry(verified: Verified, state: State, now: str, commitment: Res
         passage=trace_read(verified, state),
     )
     return AuditEntryRow(validated.call.tenant, call_id, call_id, body, salt)
+
+
+def build_failed_read_row(
+    verified: Verified, state: State, problem: Problem, ciphertext: bytes, entry_row: AuditEntryRow
+) -> FailedReadRow:
+    """Build the row of a read that failed, with its sealed outcome, which whoever may read it finds later."""
+    validated = verified.validated
+    call, contract = validated.call, validated.contract
+    return FailedReadRow(
+        call.tenant, call.call_id, state, contract.full_name, contract.version, validated.tool.digest,
+        contract.mutation_class, call.caller.user, call.caller.agent_key, call.session, problem.spec.slug,
+        call.trail.trace_id, ciphertext, entry_row,
+    )  # fmt: skip
 
 
 def build_dry_run_entry(

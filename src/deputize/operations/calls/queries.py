@@ -228,7 +228,7 @@ class CallQueries:
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
 
     async def load_row(self, caller: Caller, call_id: str, *, for_auditor: bool = False) -> asyncpg.Record | None:
-        """Load the call's row; None for a read that was answered at once, or if there is no such call."""
+        """Load the call's row; None for a read that succeeded at once, or if there is no such call."""
         await self._check_revocation(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id))
@@ -286,7 +286,7 @@ class CallQueries:
         ]
 
     async def open_outcome(self, caller: Caller, history: CallHistory) -> dict[str, Any] | None:
-        """Open what a call returned; None if it is not stored, as of reads, or not for this caller to read."""
+        """Open what a call returned; None if it is not stored, as of a read that succeeded, or not for this caller."""
         row = history.row
         if row is None or row["ciphertext"] is None or not await may_reach(self._runtime, caller, row):
             return None
@@ -299,12 +299,12 @@ class CallQueries:
         return [record for record, _ in await self._load_progress_since(caller, _parse_call_id(call_id), 0)]
 
     async def find_call(self, caller: Caller, call_id: str) -> CallSummary | None:
-        """Find a stored call; None for a read that was answered at once, or if there is no such call."""
+        """Find a stored call; None for a read that succeeded at once, or if there is no such call."""
         row = await self.load_row(caller, call_id)
         return None if row is None else summarize_call(row)
 
     async def describe_read(self, caller: Caller, call_id: str, *, for_auditor: bool = False) -> dict[str, Any]:
-        """Describe a read from its audit entry: reads store neither a result nor a row."""
+        """Describe a read from its audit entry: one that succeeded, or was refused, has neither a result nor a row."""
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_entries_of_call"], caller.tenant, _parse_call_id(call_id))
         entries = [orjson.loads(each["entry"]) for each in rows]

@@ -66,7 +66,7 @@ order by k.id desc
 limit $4;
 
 -- name: list_entries_of_call
--- A read has no call row, so its audit entry is all that tells how it ended.
+-- A read that succeeded has no call row, so its audit entry is all that tells how it ended.
 select a.id, a.entry from deputize.audit_entries a where a.tenant = $1 and a.call_id = $2 order by a.id;
 
 -- name: cancel_input_requests

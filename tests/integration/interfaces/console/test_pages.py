@@ -441,6 +441,15 @@ async def test_the_page_of_a_call_says_first_why_it_ended_so_and_what_came_back(
             result = await browser.get(f"/console/calls/{wrote['call_id']}")
             assert (role, "What came back" in visible_text(result)) == (role, True)
             assert (role, "as its caller got it" in visible_text(result)) == (role, may_read)
+    read = (await gateway.call("shop.fail", {"slug": "tool-failed"})).json()
+    shown = (await gateway.get(f"/v1/calls/{read['call_id']}")).json()
+    assert (shown["state"], shown["error"]["message"]) == ("failed", "ended in tool-failed as asked")
+    for role, may_read in (("maker", True), ("administrator", True), ("auditor", False)):
+        async with open_as(console, role) as browser:
+            text = visible_text(await browser.get(f"/console/calls/{read['call_id']}"))
+            assert (role, "ended in tool-failed as asked" in text) == (role, may_read)
+            # Its arguments are not stored, so it cannot be made again.
+            assert "Retry…" not in text
     async with open_as(console, "guest") as browser:
         page = await browser.get(f"/console/errors/{code}")
         assert failed["title"] in visible_text(page)
