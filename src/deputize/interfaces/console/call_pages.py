@@ -138,6 +138,7 @@ class CallPages(ConsolePages):
         history = await gateway.calls.load_history(caller, call_id)
         call, entries = await gateway.calls.describe_history(caller, history)
         outcome = await gateway.calls.open_outcome(caller, history)
+        arguments = await gateway.calls.open_arguments(caller, history)
         decision = await gateway.explanations.explain_history(caller, history)
         tool = call["tool"]
         may_see_steps = caller.is_admin or _is_own(caller, call)
@@ -150,6 +151,8 @@ class CallPages(ConsolePages):
             is_flow=is_flow,
             is_step=history.is_step,
             outcome=outcome,
+            arguments=arguments,
+            keeps_arguments=history.row is not None and history.row["is_run"],
         )
         return self._render_page(
             "call.html",

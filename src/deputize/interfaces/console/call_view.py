@@ -59,6 +59,12 @@ _VERDICT_BADGES: Final = {
 }
 _DRY_RUN_BADGE: Final = StatusBadge(icon="◌", text="dry run", tone="plain")
 _NOT_YOURS: Final = "Its maker and administrators can read what came back."
+_NO_ARGUMENTS: Final = (
+    "They were not kept: those of a call that is answered at once are not stored. Its audit entry has their digest."
+)
+_KEPT_ARGUMENTS: Final = (
+    "They are for its maker and administrators, until they are deleted with its result or the version of its tool."
+)
 _ORIGIN_TEXTS: Final = {
     "arguments": "written by {names}",
     "result": "returned by the call of {names}",
@@ -146,6 +152,8 @@ def build_call_view(
     is_flow: bool,
     is_step: bool,
     outcome: Mapping[str, Any] | None,
+    arguments: Mapping[str, Any] | None,
+    keeps_arguments: bool,
 ) -> dict[str, Any]:
     """Describe a call for its own page: how it went, why it was decided so, for whom, and what is recorded."""
     raw_entries = [each["entry"] for each in entries]
@@ -164,6 +172,8 @@ def build_call_view(
         "is_ended": state in TERMINAL_STATES,
         "error": _build_error(last, call),
         "outcome": _build_outcome(call, last, outcome),
+        "arguments": None if arguments is None else build_value_views(dict(arguments)),
+        "arguments_note": _KEPT_ARGUMENTS if keeps_arguments else _NO_ARGUMENTS,
         "user": _name_person(maker["user"]),
         "agents": [_name_person(each) for each in maker["agents"]],
         "session": format_line(last.get("session") or ""),

@@ -29,9 +29,9 @@ class CallHistory:
         return self.row is not None and self.row["flow_id"] is not None
 
 
-async def load_call_history(runtime: Runtime, tenant: str, call_id: str) -> CallHistory:
-    """Load a call's row and audit entries; neither if there is no such call."""
+async def load_call_history(runtime: Runtime, tenant: str, call_id: str, *, with_input: bool = False) -> CallHistory:
+    """Load a call's row, if asked with its sealed input, and audit entries; neither if there is no such call."""
     async with runtime.store.read_transaction(tenant) as connection:
-        row = await connection.fetchrow(_SQL["load_call"], tenant, call_id)
+        row = await connection.fetchrow(_SQL["load_call"], tenant, call_id, with_input)
         entries = await connection.fetch(_SQL["list_entries_of_call"], tenant, call_id)
     return CallHistory(call_id=call_id, row=row, entries=[orjson.loads(each["entry"]) for each in entries])

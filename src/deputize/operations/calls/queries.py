@@ -25,6 +25,8 @@ from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
 from deputize.lifecycle.call_access import CallFilter, list_reachable, may_reach, may_read_entry
 from deputize.lifecycle.recording.call_history import CallHistory, load_call_history
+from deputize.lifecycle.recording.redaction import get_redaction_plan
+from deputize.lifecycle.recording.stored_call import StoredInput
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_call_links, compute_poll_ms
 from deputize.operations.calls.call_watcher import CallWatcher
@@ -231,7 +233,7 @@ class CallQueries:
         """Load the call's row; None for a read that succeeded at once, or if there is no such call."""
         await self._check_revocation(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id))
+            row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id), False)
         if row is not None and not await may_reach(self._runtime, caller, row, for_auditor=for_auditor):
             raise build_not_found(call_id)
         return row
@@ -257,7 +259,7 @@ class CallQueries:
     async def load_history(self, caller: Caller, call_id: str) -> CallHistory:
         """Load what is stored of a call that the caller may see: an auditor everyone's."""
         await self._check_revocation(caller)
-        history = await load_call_history(self._runtime, caller.tenant, _parse_call_id(call_id))
+        history = await load_call_history(self._runtime, caller.tenant, _parse_call_id(call_id), with_input=True)
         if history.row is None:
             await self._describe_read(caller, call_id, history.entries, for_auditor=True)
         elif not await may_reach(self._runtime, caller, history.row, for_auditor=True):
@@ -292,6 +294,27 @@ class CallQueries:
             return None
         keys = await self._runtime.keys.get(caller.tenant)
         return await Envelope.from_bytes(keys.unseal(history.call_id, "outcome", row["ciphertext"])).load_fields()
+
+    async def open_arguments(self, caller: Caller, history: CallHistory) -> dict[str, Any] | None:
+        """Open the arguments of a call, as approvers see them; None if they are not stored, or not for this caller.
+
+        Those of runs and of calls that needed approval are stored. Its contract says what of them is not shown.
+        """
+        row = history.row
+        if row is None or row["input"] is None or not await may_reach(self._runtime, caller, row):
+            return None
+        tools = (await self._runtime.authority.load_tenant(caller.tenant)).tools.tools
+        version = tools[row["tool"]].by_version.get(row["version"]) if row["tool"] in tools else None
+        if version is None:
+            return None
+        keys, tool = await self._runtime.keys.get(caller.tenant), await version.load_tool()
+
+        def open_input() -> dict[str, Any]:
+            stored_input = StoredInput(keys.unseal(history.call_id, "input", row["input"]))
+            visible: dict[str, Any] = get_redaction_plan(tool, "input").apply(stored_input.call_input)[0]
+            return visible
+
+        return await asyncio.to_thread(open_input)
 
     async def list_progress(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
         """List the first 200 progress reports of a call that the caller may see."""

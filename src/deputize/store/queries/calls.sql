@@ -29,11 +29,14 @@ select * from deputize.take_over_call(
     p_entry_id => $7, p_entry => $8, p_salt => $9);
 
 -- name: load_call
--- One call with its sealed outcome.
+-- One call with its sealed outcome; with $3, also with its sealed input, which only runs have.
 select k.tenant, k.id, k.state, k.tool, k.version, k.tool_digest, k.mutation_class, k.caller_user, k.caller_agent,
        k.session, k.created_at, k.ended_at, k.deadline_at, k.cancel_requested_at, k.error, k.trace, k.owner_epoch, k.nothing_happened,
        extract(epoch from now() - k.created_at)::float8 as age, k.needs_approval, k.flow_id, s.ciphertext,
-       exists (select from deputize.runs r where r.tenant = k.tenant and r.id = k.id) as is_run
+       exists (select from deputize.runs r where r.tenant = k.tenant and r.id = k.id) as is_run,
+       case when $3::boolean then (
+           select i.ciphertext from deputize.sealed_payloads i
+           where i.tenant = k.tenant and i.id = k.id and i.kind = 'input') end as input
 from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = $2;

@@ -457,6 +457,25 @@ async def test_the_page_of_a_call_says_first_why_it_ended_so_and_what_came_back(
         assert (await browser.get("/console/errors/E9999")).status_code == 404
 
 
+async def test_the_page_of_a_call_shows_its_arguments_where_they_are_kept_to_whom_may_see_them(
+    console: ConsoleGateway, world: World
+) -> None:
+    for role, may_read in (("maker", True), ("administrator", True), ("operator", False), ("auditor", False)):
+        async with open_as(console, role) as browser:
+            page = await browser.get(f"/console/calls/{world['call_id']}")
+            assert (role, "as approvers see them" in page.text) == (role, may_read)
+            assert (role, "<dt><bdi>id</bdi></dt>" in page.text) == (role, may_read)
+            read = visible_text(await browser.get(f"/console/calls/{world['read_id']}"))
+            assert "They were not kept" in read
+    gateway = console.gateway
+    queued = (await gateway.call("shop.login", {"password": "hunter2"}, key="login", mode="async")).json()
+    await console.wait_for_end(queued["call_id"])
+    async with open_as(console, "maker") as browser:
+        page = await browser.get(f"/console/calls/{queued['call_id']}")
+        assert "<dt><bdi>password</bdi></dt>" in page.text
+        assert "hunter2" not in page.text
+
+
 async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:
     async with open_as(console, "administrator") as browser:
         found = await browser.get("/console/calls?tool=shop.get_user&agent=billing-bot")
