@@ -72,7 +72,7 @@ class CallPages(ConsolePages):
         try:
             query, before = build_query(filters, of_calls=self.of_calls), parse_before(request.query_params)
             search = self._get_gateway().audit_search
-            page = await search.search(caller, query, before=before, limit=_PAGE_SIZE)
+            page = await search.search(caller, query, before=before, limit=_PAGE_SIZE, is_page=True)
             if before is not None and page["entries"]:
                 page["entries"] = await self._omit_shown_calls(caller, query, page["entries"], before)
         except MalformedRequest as refusal:
@@ -116,7 +116,9 @@ class CallPages(ConsolePages):
         """
         query = build_query(read_filters(request.query_params), of_calls=True)
         after = _parse_id(request.headers.get("last-event-id") or request.query_params.get("after"))
-        events = self._get_gateway().audit_tail.follow(session.caller, query, after=after, most=_MAX_LIVE_ROWS)
+        events = self._get_gateway().audit_tail.follow(
+            session.caller, query, after=after, most=_MAX_LIVE_ROWS, is_page=True
+        )
         await anext(events)
 
         def format_row(entry: dict[str, Any]) -> bytes:

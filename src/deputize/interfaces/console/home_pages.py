@@ -55,7 +55,7 @@ class HomePages(ConsolePages):
         gateway, caller = self._get_gateway(), session.caller
         first_live_id = make_first_id(gateway.clock.epoch_ms())
         page = await gateway.audit_search.search(
-            caller, AuditQuery(filter=EntryFilter(of_calls=True)), before=None, limit=_NEWEST
+            caller, AuditQuery(filter=EntryFilter(of_calls=True)), before=None, limit=_NEWEST, is_page=True
         )
         return self._render_page(
             "home.html",

@@ -62,7 +62,11 @@ class ToolPages(ConsolePages):
             levels = await gateway.service_levels.report_levels(caller, tool["name"], None, _LEVEL_DAYS)
         circuit = await self._find_circuit(session, tool["contract"])
         page = await gateway.audit_search.search(
-            caller, AuditQuery(filter=EntryFilter(tool=tool["name"], of_calls=True)), before=None, limit=_NEWEST
+            caller,
+            AuditQuery(filter=EntryFilter(tool=tool["name"], of_calls=True)),
+            before=None,
+            limit=_NEWEST,
+            is_page=True,
         )
         contract = tool["contract"]
         return self._render_page(

@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.canonical import compute_commitment
 from deputize.core.errors import AuditQueryTooBroad
@@ -35,6 +36,9 @@ _PSEUDONYM_LENGTH: Final = 64
 # How long one search reads, and when its statement is ended.
 SEARCH_MS: Final = 1000
 _STATEMENT_TIMEOUT: Final = "5s"
+# A page of the console is loaded anew at will: a look at the same entries is recorded once in this time.
+PAGE_SECONDS: Final = 60.0
+_MAX_LOOKS: Final = 10_000
 
 
 EntryRow = tuple[UUID, bytes, dict[str, Any]]
@@ -75,6 +79,7 @@ class EntryPage:
 class EntryReader:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
+        self._recorded_looks: BoundedDict[tuple[object, ...], float] = BoundedDict(_MAX_LOOKS)
 
     async def check_caller(self, caller: Caller) -> None:
         """Raise if the caller was revoked."""
@@ -228,6 +233,20 @@ class EntryReader:
         """Describe entries with the names of their callers."""
         names = await self.load_names(tenant, (each for _, _, entry in rows for each in entry["caller"]))
         return [describe_entry(entry, names) for _, _, entry in rows]
+
+    async def record_look(self, caller: Caller, command: str, description: str, *, seconds: float) -> bool:
+        """Record what the same person looks at again and again, once in so many seconds; False if it is recorded.
+
+        A search that differs, or a token that sees other entries, is another look. Other processes record their own.
+        """
+        key = (caller.tenant, *caller.pseudonyms, caller.scopes, caller.capabilities, command, description)
+        now = self.runtime.clock.monotonic()
+        recorded_at = self._recorded_looks.get(key)
+        if recorded_at is not None and now - recorded_at < seconds:
+            return False
+        await self.record(caller, command, f"{description}, for {seconds:g} s")
+        self._recorded_looks.put(key, now)
+        return True
 
     async def record(self, caller: Caller, command: str, description: str) -> None:
         """Record that someone reads the audit; what they read is released after that."""

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import structlog
 
-from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.errors import LogNotFound
 from deputize.evidence.log.leaf import build_leaf
@@ -27,7 +26,6 @@ from deputize.store.queries import load_statements
 # A bundle may have 16 MB.
 _MAX_BUNDLES: Final = 4
 _RECORD_SECONDS: Final = 3600.0
-_MAX_READERS: Final = 10_000
 _SQL = load_statements("log")
 _HOLDS = load_statements("holds")
 log = structlog.get_logger(__name__)
@@ -45,7 +43,6 @@ class LogReader:
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
         self._slots = TenantSlots("bundles of the log", _MAX_BUNDLES)
-        self._recorded_readers: BoundedDict[tuple[str, ...], float] = BoundedDict(_MAX_READERS)
 
     async def load_checkpoint(self, caller: Caller, tenant: str) -> bytes:
         """Load the newest signed checkpoint, with the cosignatures of witnesses if it has enough of them."""
@@ -87,7 +84,7 @@ class LogReader:
         faults = [index for index in wrong_indexes if index >= expired_size]
         if faults:
             log.error("entries_do_not_fit_their_log", tenant=tenant, count=len(faults), first=faults[0])
-        await self._record(caller)
+        await self._reader.record_look(caller, "read_log", "entries of the log", seconds=_RECORD_SECONDS)
         return TileContent(content=content, is_immutable=not wrong_indexes)
 
     async def _load_hashes(self, tenant: str, tile: Tile) -> TileContent:
@@ -105,13 +102,6 @@ class LogReader:
         await self._reader.check_caller(caller)
         if caller.tenant != tenant:
             raise LogNotFound("there is no log of this name, or it is not yours")
-
-    async def _record(self, caller: Caller) -> None:
-        now, key = self._reader.runtime.clock.monotonic(), (caller.tenant, *caller.pseudonyms)
-        recorded_at = self._recorded_readers.get(key)
-        if recorded_at is None or now - recorded_at >= _RECORD_SECONDS:
-            await self._reader.record(caller, "read_log", "entries of the log, for an hour")
-            self._recorded_readers.put(key, now)
 
 
 async def _require_covered(connection: Connection, tenant: str, tile: Tile) -> None:

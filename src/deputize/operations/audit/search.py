@@ -11,6 +11,7 @@ from deputize.core.errors import AuditEntryNotFound
 from deputize.evidence.agent_tool_events import list_events
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.operations.audit.entry_reader import (
+    PAGE_SECONDS,
     SEARCH_MS,
     AuditQuery,
     EntryPage,
@@ -30,13 +31,21 @@ class AuditSearch:
         self._reader = reader
         self._slots = TenantSlots("searches of the audit", _MAX_SEARCHES)
 
-    async def search(self, caller: Caller, query: AuditQuery, *, before: UUID | None, limit: int) -> dict[str, Any]:
-        """Search newest first. The search is recorded before its result is released."""
+    async def search(
+        self, caller: Caller, query: AuditQuery, *, before: UUID | None, limit: int, is_page: bool = False
+    ) -> dict[str, Any]:
+        """Search newest first. The search is recorded before its result is released; that of a page of the console,
+        once in a minute.
+        """
         with self._slots.take(caller):
             search = await self._reader.permit(caller, query)
             page = await self._fill_page(caller.tenant, search, before, limit)
             entries = await self._reader.describe_entries(caller.tenant, page.rows)
-        await self._reader.record(caller, "search_audit", search.description)
+        if is_page:
+            look = search.description if before is None else f"{search.description} before={before}"
+            await self._reader.record_look(caller, "search_audit", look, seconds=PAGE_SECONDS)
+        else:
+            await self._reader.record(caller, "search_audit", search.description)
         return {
             "entries": entries,
             "next_before": None if page.searched_to is None else str(page.searched_to),

@@ -23,7 +23,14 @@ from deputize.core.caller import Caller
 from deputize.core.errors import TokenExpired
 from deputize.core.subject import AGENT_PREFIX
 from deputize.govern.limits.tenant_slots import TenantSlots
-from deputize.operations.audit.entry_reader import AuditQuery, EntryReader, EntryRow, describe_entry
+from deputize.operations.audit.entry_reader import (
+    PAGE_SECONDS,
+    AuditQuery,
+    EntryReader,
+    EntryRow,
+    PermittedSearch,
+    describe_entry,
+)
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("audit_search")
@@ -73,11 +80,12 @@ class AuditTail:
         self._feeds: dict[str, _TenantFeed] = {}
 
     async def follow(
-        self, caller: Caller, query: AuditQuery, *, after: UUID | None, most: int = _MAX_ROWS
+        self, caller: Caller, query: AuditQuery, *, after: UUID | None, most: int = _MAX_ROWS, is_page: bool = False
     ) -> AsyncIterator[TailEvent]:
         """Follow the audit after an entry, or from now. Raises when the token expires or is revoked.
 
-        Of more new entries at once than `most`, the newest are in the event.
+        Of more new entries at once than `most`, the newest are in the event. A tail of a page of the console that was
+        opened again within a minute is recorded once it is open for longer.
         """
         clock = self._reader.runtime.clock
         with self._slots.take(caller), self._join(caller.tenant) as feed:
@@ -87,7 +95,7 @@ class AuditTail:
             now_ms = clock.epoch_ms()
             first_ms = now_ms if after is None else min(after.int >> 80, now_ms) - _OVERLAP_MS
             first = UUID(int=max(first_ms, 0) << 80)
-            await self._reader.record(caller, "tail_audit", search.description)
+            is_recorded = await self._record(caller, search, is_page=is_page)
             yield TailEvent(entries=())
             sent_ids: set[UUID] = set()
             last_doubling_look = 0
@@ -103,6 +111,7 @@ class AuditTail:
                 if 0 < caller.expires_at <= clock.epoch_ms() // 1000:
                     raise TokenExpired("the token expired, so the tail ended")
                 await self._reader.check_caller(caller)
+                is_recorded = is_recorded or await self._record(caller, search, is_page=is_page)
                 is_gap = looks[0].number > position + 1 or any(each.is_gap for each in looks)
                 position = looks[-1].number
                 matches = [await each.list_matches(self._reader, caller, query) for each in looks]
@@ -113,6 +122,13 @@ class AuditTail:
                     yield TailEvent(entries=entries[-most:], is_gap=is_gap or len(entries) > most)
                 if position >= last_doubling_look:
                     sent_ids = set()
+
+    async def _record(self, caller: Caller, search: PermittedSearch, *, is_page: bool) -> bool:
+        if is_page:
+            look = search.description
+            return await self._reader.record_look(caller, "tail_audit", look, seconds=PAGE_SECONDS)
+        await self._reader.record(caller, "tail_audit", search.description)
+        return True
 
     @contextmanager
     def _join(self, tenant: str) -> Iterator["_TenantFeed"]:

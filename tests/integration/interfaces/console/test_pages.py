@@ -513,6 +513,33 @@ async def test_the_audit_is_exported_with_the_filters_of_the_page(console: Conso
             assert (exported.status_code, exported.text) == (200, "")
 
 
+async def test_a_look_at_the_same_entries_is_recorded_once_in_a_minute_and_other_ones_at_once(
+    console: ConsoleGateway, world: World
+) -> None:
+    gateway, admin = console.gateway, console.gateway.token("root", scopes=[ADMIN_SCOPE])
+
+    async def list_looks() -> list[str]:
+        page = (await gateway.get("/v1/audit", token=admin, limit=200)).json()["entries"]
+        looks = [each["entry"] for each in page if each["user"] == "aud"]
+        return [f"{each['command']} {each['subject']}" for each in looks if each.get("command", "").endswith("_audit")]
+
+    async with open_as(console, "auditor", groups=frozenset({"looks"})) as browser:
+        await browser.get("/console/calls?tool=shop.login")
+        once = await list_looks()
+        assert len([each for each in once if "tool=shop.login" in each]) == 1
+        for _ in range(3):
+            await browser.get("/console/calls?tool=shop.login")
+        assert await list_looks() == once
+        await browser.get("/console/calls?tool=shop.fail")
+        await browser.get(f"/console/calls?tool=shop.fail&before={UNKNOWN}")
+        assert len(await list_looks()) == len(once) + 2
+    for _ in range(2):
+        assert (await gateway.get("/v1/audit", token=admin, tool="shop.login")).status_code == 200
+    page = (await gateway.get("/v1/audit", token=admin, limit=200)).json()["entries"]
+    searches = [each["entry"]["subject"] for each in page if each["entry"].get("command") == "search_audit"]
+    assert searches.count("tool=shop.login") == 2
+
+
 async def test_older_pages_follow_without_a_gap(console: ConsoleGateway, world: World) -> None:
     token = console.gateway.token("ana")
     ids = [
