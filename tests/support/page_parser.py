@@ -15,7 +15,7 @@ _ATTRIBUTES = set(
     autocapitalize spellcheck maxlength required rows selected checked open action method formaction role scope
     datetime download hidden disabled colspan rowspan min max step xmlns viewbox width height x y x1 y1 x2 y2 cx cy r
     rx ry d points transform preserveaspectratio text-anchor dominant-baseline marker-end orient refx refy markerwidth
-    markerheight focusable data-letter data-key data-live data-live-state data-when-empty data-zone
+    markerheight focusable data-letter data-key data-label data-live data-live-state data-when-empty data-zone
     data-follow list""".split()  # noqa: SIM905 -- as above
 )
 _ADDRESSES = frozenset({"href", "src", "action", "formaction", "data-live"})

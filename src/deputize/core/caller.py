@@ -204,6 +204,11 @@ def parse_agent_chain(agent_key: str) -> str:
     return agent_key.partition(GRANT_SEPARATOR)[0]
 
 
+def parse_grant(agent_key: str) -> str:
+    """Read the delegation that an agent acted by; empty if there was none."""
+    return agent_key.partition(GRANT_SEPARATOR)[2]
+
+
 def parse_nearest_agent(agent_key: str) -> str:
     """Read the acting agent."""
     return parse_agent_chain(agent_key).partition(AGENT_SEPARATOR)[0]

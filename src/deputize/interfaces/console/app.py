@@ -83,6 +83,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
         routes=[
             Route("/", general.redirect_home),
             Route(CONSOLE_PATH, home.require_session(home.show_home)),
+            Route(f"{CONSOLE_PATH}/", general.redirect_home),
             Route(f"{CONSOLE_PATH}/search", home.require_session(home.search)),
             Route(STYLESHEET_PATH, general.serve_style),
             Route(SCRIPT_PATH, general.serve_script),

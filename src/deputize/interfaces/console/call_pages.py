@@ -10,7 +10,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deputize.core.caller import UNDO_SCOPE, Caller
+from deputize.core.caller import UNDO_SCOPE, Caller, parse_grant
 from deputize.core.clock import make_first_id
 from deputize.core.contract.contract import MutationClass
 from deputize.core.errors import CallNotFound, MalformedRequest, Problem
@@ -141,7 +141,9 @@ class CallPages(ConsolePages):
         call, entries = await gateway.calls.describe_history(caller, history)
         outcome = await gateway.calls.open_outcome(caller, history)
         arguments = await gateway.calls.open_arguments(caller, history)
-        decision = await gateway.explanations.explain_history(caller, history)
+        decision = await gateway.explanations.explain_history(
+            caller, history, names=[each for each in (entries[0]["user"], *entries[0]["agents"]) if each]
+        )
         tool = call["tool"]
         may_see_steps = caller.is_admin or _is_own(caller, call)
         is_flow = may_see_steps and await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
@@ -154,6 +156,7 @@ class CallPages(ConsolePages):
             is_step=history.is_step,
             outcome=outcome,
             arguments=arguments,
+            grant=parse_grant(history.row["caller_agent"]) if history.row is not None else "",
             keeps_arguments=history.row is not None and history.row["is_run"],
         )
         return self._render_page(

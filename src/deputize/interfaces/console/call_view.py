@@ -34,6 +34,12 @@ STATE_BADGES: Final = {
     "queued": ("…", "queued", "plain"),
     "running": ("▸", "running", "plain"),
     "yielded": ("…", "continues later", "plain"),
+    # Of decisions about calls, and of acts.
+    "approved": ("✓", "approved", "good"),
+    "recorded": ("✓", "recorded", "good"),
+    "refused": ("⊘", "refused", "bad"),
+    "happened": ("✓", "happened", "good"),
+    "did_not_happen": ("–", "did not happen", "plain"),
 }
 DECISION_BADGES: Final = {
     "allow": ("✓", "allow", "good"),
@@ -154,6 +160,7 @@ def build_call_view(
     outcome: Mapping[str, Any] | None,
     arguments: Mapping[str, Any] | None,
     keeps_arguments: bool,
+    grant: str,
 ) -> dict[str, Any]:
     """Describe a call for its own page: how it went, why it was decided so, for whom, and what is recorded."""
     raw_entries = [each["entry"] for each in entries]
@@ -176,6 +183,7 @@ def build_call_view(
         "arguments_note": _KEPT_ARGUMENTS if keeps_arguments else _NO_ARGUMENTS,
         "user": _name_person(maker["user"]),
         "agents": [_name_person(each) for each in maker["agents"]],
+        "grant": grant if is_id(grant) else "",
         "session": format_line(last.get("session") or ""),
         "trace": format_line(last["trace"]),
         # Callers state these; what is no id leads nowhere.
@@ -259,6 +267,7 @@ def _build_decision(decision: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "badge": None if behavior is None else build_badge(DECISION_BADGES, str(behavior)),
         "is_by_token": decision["decided_by"] == "token",
+        "is_by_switch": any(each["id"].startswith("switch:") for each in decision["rules"]),
         "reason": to_display_text(str(decision.get("reason") or ""), 600),
         "suggestion": to_display_text(str(decision.get("suggestion") or ""), 600),
         "rules": [
@@ -272,9 +281,18 @@ def _build_decision(decision: Mapping[str, Any]) -> dict[str, Any]:
         "allowed_if": [to_display_text(str(each), 600) for each in (now.get("allowed_if") or ())[:_MAX_ITEMS]],
         "is_active": decision.get("is_active"),
         "principal": [
-            build_value_view(str(name), value) for name, value in (decision.get("principal") or {}).items() if value
+            (format_line(str(name).replace("_", " ")), to_display_text(_join_words(value), 600))
+            for name, value in (decision.get("principal") or {}).items()
+            if value
         ],
     }
+
+
+def _join_words(value: object) -> str:
+    """Write a list of names as words, and True as yes."""
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value)
+    return "yes" if value is True else str(value)
 
 
 def _build_entry_line(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +302,8 @@ def _build_entry_line(found: Mapping[str, Any]) -> dict[str, Any]:
         "time": _build_clock_time(entry["time"]),
         "kind": entry["kind"],
         "state": _build_state(entry),
-        "by": _name_person(found["user"]),
+        "user": _name_person(found["user"]),
+        "agents": [_name_person(each) for each in found["agents"]],
         "error": format_line(entry.get("error") or ""),
     }
 

@@ -1,5 +1,6 @@
 """Show what needs a person, the newest calls and the last hour; and find what is searched for."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +28,7 @@ from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.view import build_time_view, format_line
 from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
 
+_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 _TASK_TEXTS: Final = {
     "reconcile": "the outcome is unknown",
     "fallback": "no alternative answers",
@@ -68,8 +70,10 @@ class HomePages(ConsolePages):
         )
 
     async def search(self, request: Request, session: ConsoleSession) -> Response:
-        """Open the call with an id; anything else is a search of tools."""
+        """Open the call with an id, or list those of a trace; anything else is a search of tools."""
         text = request.query_params.get("q", "").strip()[:200]
+        if _TRACE_ID.fullmatch(text):
+            return self._redirect(f"{CALLS_PAGE_PATH}?{urlencode({'trace': text})}")
         try:
             return self._redirect(f"{CALLS_PAGE_PATH}/{UUID(text)}")
         except ValueError:

@@ -18,7 +18,7 @@ from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
 
 _PAGE_SIZE: Final = 100
 _MAX_MATCHES: Final = 50
-_NEWEST: Final = 15
+_NEWEST: Final = 5
 _LEVEL_DAYS: Final = 7
 # What the page shows in places of its own.
 _SHOWN_FIELDS: Final = frozenset(
@@ -74,6 +74,7 @@ class ToolPages(ConsolePages):
             session,
             has_script=True,
             tool=_build_tool(tool),
+            provider=format_line(contract["provider"]),
             schema=build_value_view("Arguments", tool["input_schema"]),
             contract=[
                 build_value_view(name, value)

@@ -101,7 +101,7 @@ async def test_nobody_signs_in_where_there_is_no_issuer(console: ConsoleGateway)
             assert page.status_code == 401
             assert "enter the code from the terminal" in visible_text(page)
         assert (await browser.get("/console/callback?code=x&state=y")).status_code == 404
-        for nowhere in ("/console/", "/console/approvals/", "/console/approvals/7"):
+        for nowhere in ("/console/approvals/", "/console/approvals/7"):
             page = await browser.http.get(nowhere, headers={"host": "evil.example"})
             assert page.status_code in (404, 405)
             assert "evil" not in f"{page.headers}{page.text}"

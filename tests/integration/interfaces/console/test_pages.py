@@ -75,7 +75,8 @@ PAGES: dict[str, tuple[int, int, int, int, int, int]] = {
 }
 # Open to anyone, answered by a redirect or a stream, or the same for all; each has its own test.
 OTHERS = {
-    "/", "/console/search", "/console/calls/live", "/console/sign-in", "/console/sign-in/link", "/console/callback",
+    "/", "/console/",
+    "/console/search", "/console/calls/live", "/console/sign-in", "/console/sign-in/link", "/console/callback",
     "/console/servers/callback", "/console/audit/export", "/console/errors/{code}",
 }  # fmt: skip
 
@@ -356,6 +357,7 @@ async def test_no_page_makes_more_than_four_queries(console: ConsoleGateway, wor
 async def test_a_call_says_why_by_which_rule_and_what_is_recorded(console: ConsoleGateway, world: World) -> None:
     async with open_as(console, "administrator") as browser:
         text = visible_text(await browser.get(f"/console/calls/{world['call_id']}"))
+        assert "billing-bot on behalf of ana" in text
         for said in ("shop.delete_user", "billing-bot", "ana", "deleting-asks", "asking.cedar:", "waits for approval"):
             assert said in text
         page = await browser.get(f"/console/calls/{world['read_id']}")
@@ -420,6 +422,9 @@ async def test_a_dry_run_is_one_in_every_list_and_an_agent_that_is_off_is_shown_
         assert "switched off by root" in visible_text(page)
         assert "it books twice" in visible_text(page)
         assert "/console/switches/on?kind=agent&amp;value=billing-bot" in page.text
+        refused = await gateway.call("shop.get_user", {"id": 7}, token=gateway.token("ana", agent="billing-bot"))
+        text = visible_text(await browser.get(f"/console/calls/{refused.json()['call_id']}"))
+        assert "root turned off the agent billing-bot: it books twice" in text
         assert (await gateway.post("/v1/switches", {**switch, "off": False}, token=admin)).status_code == 200
 
 
@@ -951,3 +956,9 @@ async def test_the_search_opens_a_call_by_its_id_and_finds_tools(console: Consol
         assert call.headers["location"] == f"/console/calls/{world['call_id']}"
         tools = await browser.http.get("/console/search?q=user", follow_redirects=True)
         assert "shop.get_user" in visible_text(tools)
+        trace = world["call_id"].replace("-", "")
+        found = await browser.get(f"/console/search?q={trace}")
+        assert found.headers["location"] == f"/console/calls?trace={trace}"
+        agent = await browser.get("/console/tools?q=billing-bot")
+        assert 'href="/console/calls?agent=billing-bot"' in agent.text
+        assert (await browser.get("/console/")).headers["location"] == "/console"

@@ -20,6 +20,7 @@ from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.clock import make_first_id, parse_id_time_ms
 from deputize.core.errors import CallNotFound, MalformedRequest, ScopeMissing, Unavailable
+from deputize.govern.kill_switches import SwitchKind, TenantKillSwitches
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.policy import policy_proposals
 from deputize.govern.policy.active_policies import TenantPolicy, compute_digest_off_loop, load_default_files
@@ -184,8 +185,12 @@ class PolicyExplanations:
             raise _build_not_found(call_id) from None
         return await self.explain_history(caller, await load_call_history(self._runtime, caller.tenant, call_uuid))
 
-    async def explain_history(self, caller: Caller, history: CallHistory) -> dict[str, Any]:
-        """Explain why a call was decided as it was, from what is stored of it."""
+    async def explain_history(
+        self, caller: Caller, history: CallHistory, *, names: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Explain why a call was decided as it was, from what is stored of it. With the names of its user and agents,
+        also by whom a kill switch was turned off, and why.
+        """
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
         call_id, entries = history.call_id, await self._list_entries(caller, history)
@@ -199,7 +204,16 @@ class PolicyExplanations:
         }
         record = await self._load_record(caller.tenant, decision_entry.get("decision"))
         if record is None:
-            reasons = {SCOPES_RULE: _describe_missing_scope(authority.tools, entries[-1])}
+            switch_targets: tuple[tuple[SwitchKind, Sequence[str]], ...] = (
+                ("tenant", [caller.tenant]), ("tool", [decision_entry.get("tool", "")]), ("agent", names),
+            )  # fmt: skip
+            reasons = {
+                SCOPES_RULE: _describe_missing_scope(authority.tools, entries[-1]),
+                **{
+                    f"switch:{kind}": _describe_switch(authority.switches, kind, values, decision_entry["time"])
+                    for kind, values in switch_targets
+                },
+            }
             rules = [
                 {"id": each, "where": "", "reason": reasons.get(each, "")} for each in decision_entry.get("rules", ())
             ]
@@ -328,6 +342,21 @@ def _check_case(case: Mapping[str, Any]) -> dict[str, Any]:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise MalformedRequest(f"{field}: {first['msg']}", details={"field": field}) from None
+
+
+def _describe_switch(switches: TenantKillSwitches, kind: SwitchKind, values: Sequence[str], time: str) -> str:
+    """Say who had turned off one of these at a time, and why, as far as this process still knows the switch."""
+    at = datetime.fromisoformat(time)
+    earlier = [
+        each
+        for value in values
+        for each in switches.switches.get((kind, value), ())
+        if datetime.fromisoformat(each.since) <= at
+    ]
+    if not earlier:
+        return ""
+    switch = max(earlier, key=lambda each: each.off_epoch)
+    return f"{switch.by} turned off the {kind} {switch.value}" + (f": {switch.reason}" if switch.reason else "")
 
 
 def _describe_missing_scope(tools: TenantTools, entry: Mapping[str, Any]) -> str:
