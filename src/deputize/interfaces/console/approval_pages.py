@@ -38,7 +38,9 @@ class ApprovalPages(ConsolePages):
         before = request.query_params.get("before")
         if before is not None and not is_id(before):
             raise MalformedRequest("before must be the id of an approval request", details={"field": "before"})
-        approval_requests = await gateway.approvals.list_requests(session.caller, before=before, limit=_PAGE_SIZE)
+        approval_requests = await gateway.approvals.list_requests(
+            session.caller, before=before, limit=_PAGE_SIZE, with_arguments=True
+        )
         last_id = approval_requests[-1]["approval_id"] if len(approval_requests) == _PAGE_SIZE else None
         older_url = None if last_id is None else f"{self._root}{APPROVALS_PAGE_PATH}?before={last_id}"
         now = gateway.clock.now()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import orjson
+
 from deputize.core.display_text import to_display_lines, to_display_text
 from deputize.core.errors import (
     GrantNotFound,
@@ -202,9 +204,21 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
 def build_list_view(approval_requests: Sequence[Mapping[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
     """Describe approval requests for the list."""
     return [
-        _build_heading({**each, "agents": [each["agent"]] if each["agent"] else []}, now=now)
+        {
+            **_build_heading({**each, "agents": [each["agent"]] if each["agent"] else []}, now=now),
+            "arguments": _build_argument_line(each["arguments"] or {}),
+        }
         for each in approval_requests
     ]
+
+
+def _build_argument_line(arguments: Mapping[str, Any]) -> str:
+    """Write arguments in one line, as far as they fit; the page of the request shows them all."""
+    words = [
+        f"{name}={value if isinstance(value, str) else orjson.dumps(value).decode()}"
+        for name, value in list(arguments.items())[:_MAX_ITEMS]
+    ]
+    return format_line(", ".join(words))
 
 
 def _get_shown_state(approval_request: Mapping[str, Any]) -> str:

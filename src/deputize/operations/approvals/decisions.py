@@ -4,6 +4,7 @@ An approval that meets every rule's requirements queues the call's run in the sa
 An undecided request is denied at its deadline. Every refused attempt is recorded in the audit log.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.approvals import approvers
 from deputize.govern.approvals.approval_codes import build_terminal_caller
 from deputize.govern.approvals.requirements import Vote, is_plan_met
+from deputize.lifecycle.approval.approval_request import ApprovalContents
 from deputize.lifecycle.approval.presentation import describe_list_item
 from deputize.lifecycle.approval.recheck_approval import has_expired
 from deputize.lifecycle.call_access import CallFilter, list_reachable
@@ -38,6 +40,7 @@ from deputize.operations.approvals.batch_checks import require_alike, require_bi
 from deputize.operations.approvals.decision_measurement import measure_decision
 from deputize.operations.approvals.request_access import ApprovalRequestView, load_request_view
 from deputize.store.commit_rows import AuditEntryRow
+from deputize.store.keys import KeySet
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
@@ -56,26 +59,42 @@ class ApprovalDecisions:
         self._complete_caller = complete_caller
 
     async def list_requests(
-        self, caller: Caller, *, state: str | None = "open", before: str | None = None, limit: int = 50
+        self,
+        caller: Caller,
+        *,
+        state: str | None = "open",
+        before: str | None = None,
+        limit: int = 50,
+        with_arguments: bool = False,
     ) -> list[dict[str, Any]]:
-        """List requests for the person's groups; administrators see the whole tenant's, others their own."""
+        """List requests for the person's groups; administrators see the whole tenant's, others their own.
+
+        Each of them may be opened by whom it is listed for. With their arguments, a request has those that it shows,
+        None if it is large.
+        """
         await self._check_revocations(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             if caller.console and not caller.is_admin and state == "open":
                 rows = await connection.fetch(
-                    _SQL["list_approval_requests_for_groups"], caller.tenant, sorted(caller.groups), before, limit
-                )
+                    _SQL["list_approval_requests_for_groups"], caller.tenant, sorted(caller.groups), before, limit,
+                    with_arguments,
+                )  # fmt: skip
             else:
 
                 async def fetch(limits: CallFilter) -> list[asyncpg.Record]:
                     found: list[asyncpg.Record] = await connection.fetch(
                         _SQL["list_approval_requests"], caller.tenant, limits.user, limits.agent, state, before, limit,
-                        limits.tools, limits.classes, limits.hidden_tools,
+                        limits.tools, limits.classes, limits.hidden_tools, with_arguments,
                     )  # fmt: skip
                     return found
 
                 rows = await list_reachable(self._runtime, caller, fetch)
-        return [describe_list_item(self._runtime, row) for row in rows]
+        items = [describe_list_item(self._runtime, row) for row in rows]
+        if not with_arguments:
+            return items
+        keys = await self._runtime.keys.get(caller.tenant)
+        arguments = await asyncio.to_thread(lambda: [_open_arguments(keys, row) for row in rows])
+        return [{**item, "arguments": each} for item, each in zip(items, arguments, strict=True)]
 
     async def get_request(self, caller: Caller, approval_id: str) -> dict[str, Any]:
         """Return the whole approval request, and whether this person may decide it."""
@@ -401,3 +420,11 @@ def _describe_decision(approval_request: ApprovalRequestView, state: str, call_s
         "state": state,
         "call_state": call_state,
     }
+
+
+def _open_arguments(keys: KeySet, row: asyncpg.Record) -> dict[str, Any] | None:
+    if row["presentation"] is None:
+        return None
+    contents = ApprovalContents.decrypt(keys, str(row["id"]), row["presentation"])
+    arguments: dict[str, Any] = contents.presentation["arguments"]
+    return arguments

@@ -84,7 +84,8 @@ on conflict (tenant, id, voter) do update set break_glass = true, reason = exclu
 returning voter;
 
 -- name: list_approval_requests_for_groups
--- Newest first, below a cursor. One walk along the index for each group.
+-- Newest first, below a cursor. One walk along the index for each group. With $5, what approvers are shown, unless that is
+-- large.
 with found as (
     select distinct w.id from unnest($2::text[]) as g(grp)
     cross join lateral (
@@ -94,16 +95,18 @@ with found as (
     order by w.id desc limit $4
 )
 select a.id, a.call_id, a.state, a.tool, a.group_key, a.level, a.opened_at, a.expires_at, a.next_at, a.chain,
-       k.state as call_state, k.version, k.caller_user, k.caller_agent
+       k.state as call_state, k.version, k.caller_user, k.caller_agent,
+       case when $5::boolean and octet_length(a.presentation) <= 65536 then a.presentation end as presentation
 from found f
 join deputize.approvals a on a.tenant = $1 and a.id = f.id
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
 order by a.id desc;
 
 -- name: list_approval_requests
--- Of all callers or of one, in any state or in one.
+-- Of all callers or of one, in any state or in one. With $10, what approvers are shown, unless that is large.
 select a.id, a.call_id, a.state, a.tool, a.group_key, a.level, a.opened_at, a.expires_at, a.next_at, a.chain,
-       k.state as call_state, k.version, k.caller_user, k.caller_agent, k.mutation_class
+       k.state as call_state, k.version, k.caller_user, k.caller_agent, k.mutation_class,
+       case when $10::boolean and octet_length(a.presentation) <= 65536 then a.presentation end as presentation
 from deputize.approvals a
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
 where a.tenant = $1 and ($2::text is null or k.caller_user = $2) and ($3::text is null or k.caller_agent = $3)

@@ -472,6 +472,15 @@ async def test_the_page_of_a_call_shows_its_arguments_where_they_are_kept_to_who
             assert (role, "<dt><bdi>id</bdi></dt>" in page.text) == (role, may_read)
             read = visible_text(await browser.get(f"/console/calls/{world['read_id']}"))
             assert "They were not kept" in read
+    groups = frozenset({"oncall"})
+    for role, more, may_read in (
+        ("administrator", {}, True),
+        ("guest", {"groups": groups}, True),
+        ("guest", {}, False),
+    ):
+        async with open_as(console, role, **more) as browser:
+            listed = await browser.get("/console/approvals")
+            assert (role, "<bdi>id=77</bdi>" in listed.text) == (role, may_read)
     gateway = console.gateway
     queued = (await gateway.call("shop.login", {"password": "hunter2"}, key="login", mode="async")).json()
     await console.wait_for_end(queued["call_id"])

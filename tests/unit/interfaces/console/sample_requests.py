@@ -100,5 +100,6 @@ def make_list_item(**changes: Any) -> dict[str, Any]:
         "opened_at": "2026-11-14T13:20:00+00:00",
         "expires_at": "2026-11-15T13:20:00+00:00",
         "url": None,
+        "arguments": {"id": 77},
         **changes,
     }
