@@ -69,6 +69,7 @@ grant select, insert, update, delete on {SQL_TABLE} to proof_writer;
 # How often one waits until others have made their plans.
 _MOST_TURNS = 500
 
+
 @dataclass(kw_only=True, slots=True)
 class Testbed:
     gateway: GatewayHandle
