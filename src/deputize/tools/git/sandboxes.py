@@ -7,7 +7,6 @@ repository's: a git that was taken over can give wrong answers to the call that 
 
 import asyncio
 import contextlib
-import re
 import secrets
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
@@ -148,14 +147,13 @@ async def _exchange(sandbox: RunningSandbox, script: str, max_bytes: int) -> Git
     sandbox.stdin.write(
         _COMMAND.format(script=script, mark=mark, most=MAX_ERROR_BYTES).encode(errors="surrogateescape")
     )
-    answer = re.compile(rb"(.*?)%b(\d{1,3})\n(.*)%b\n" % (mark.encode(), mark.encode()), re.DOTALL)
     content, last = bytearray(), f"{mark}\n".encode()
     while chunk := await sandbox.stdout.read(_CHUNK_BYTES):
         content += chunk
-        found = answer.fullmatch(content) if content.endswith(last) else None
-        if found is not None:
-            data = bytes(found[1])
-            return GitEnd(status=int(found[2]), data=data, error=bytes(found[3]), is_cut=len(data) > max_bytes)
+        if content.endswith(last) and content.count(mark.encode()) > 1:
+            data, _, end = bytes(content[: -len(last)]).partition(mark.encode())
+            status, _, error = end.partition(b"\n")
+            return GitEnd(status=int(status), data=data, error=error, is_cut=len(data) > max_bytes)
         if len(content) > max_bytes + 2 * MAX_ERROR_BYTES:
             return GitEnd(status=0, data=bytes(content[:max_bytes]), error=b"", is_cut=True)
     return await _explain_end(sandbox)

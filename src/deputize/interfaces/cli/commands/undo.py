@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from deputize.core.caller import UNDO_SCOPE
 from deputize.core.display_text import to_display_lines, to_display_text
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.client.times import parse_time
@@ -33,6 +32,8 @@ _ORIGINS = {
 _MAX_TEXT_LENGTH = 300
 _MAX_LINES = 40
 _MAX_NAME_LENGTH = 120
+# As in `core/caller.py`, which is too slow to load for a page of help.
+_UNDO_SCOPE = "deputize:undo"
 
 
 def undo(
@@ -69,7 +70,7 @@ def undo(
     if plan:
         _finish_plan(planned, json)
         return
-    if not planned["ready"] or UNDO_SCOPE in planned["missing_scopes"]:
+    if not planned["ready"] or _UNDO_SCOPE in planned["missing_scopes"]:
         _finish_plan(planned, json)
         _end_without_undo(planned, json)
         return
@@ -132,7 +133,7 @@ def _end_without_undo(planned: dict[str, Any], json: bool) -> None:
     if planned["ready"] or planned["blocked"] or not planned["done"]:
         if json:
             raise CommandExit(EXIT_FAILED)
-        why = f": undoing calls needs the scope {UNDO_SCOPE}" if planned["ready"] else ""
+        why = f": undoing calls needs the scope {_UNDO_SCOPE}" if planned["ready"] else ""
         exit_with_error(f"Nothing was undone{why}.", EXIT_FAILED)
     printer.note(f"  Nothing is left to do: {_count_done(planned['done'])}.")
 
