@@ -49,6 +49,7 @@ def test_what_init_made_is_admitted(folder: Path) -> None:
         (("call", "hello.greet", "--url", "http://127.0.0.1:1"), 2, "set DEPUTIZE_TOKEN or --token"),
         (("call", "hello.greet", "--url", "http://127.0.0.1:1", "--token", "${TOKEN}"), 2, "was not expanded"),
         (("call",), 2, "Name the tool to call"),
+        (("sandboxes", "serve", "--uid-range", "5"), 2, "must be FIRST:COUNT"),
         (("servers", "pin"), 2, "✗ Missing argument 'SERVER'."),
         (("servers", "pin"), 2, "More: deputize servers pin --help"),
         (("cal",), 2, "Did you mean 'call'"),

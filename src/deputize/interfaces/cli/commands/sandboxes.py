@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
-from deputize.interfaces.cli.render.output import EXIT_FAILED, NO, NOTE, OK, CommandExit, Json, printer
+from deputize.interfaces.cli.render.output import (
+    EXIT_FAILED,
+    NO,
+    NOTE,
+    OK,
+    CommandExit,
+    Json,
+    exit_with_error,
+    printer,
+)
 
 group = typer.Typer(no_args_is_help=True, help="Isolate programs that nobody vouches for.")
 _STATUS_SIGNS = {"good": OK, "warning": NOTE, "broken": NO, "skipped": "·"}
@@ -60,8 +69,10 @@ def serve(
     import os
     import sys
 
-    from deputize.interfaces.cli.diagnostics.sandbox_checks import find_folder
+    from deputize.interfaces.cli.diagnostics.sandbox_checks import find_folder, is_user_range
 
+    if uid_range is not None and not is_user_range(uid_range):
+        exit_with_error("--uid-range must be FIRST:COUNT, such as 200000:4096, of two users or more, without root.")
     enter_project()
     words = ["-m", "deputize.sandboxes.supervisor", str(find_folder(load_settings())), "--stay"]
     words += ["--uid-range", uid_range] if uid_range else []

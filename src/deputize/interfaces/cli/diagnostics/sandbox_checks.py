@@ -23,6 +23,7 @@ from deputize.sandboxes.client import (
 )
 from deputize.sandboxes.namespaces import ENVIRONMENT
 from deputize.sandboxes.port import Backend, Ending, ResultFolder, SandboxSpec
+from deputize.sandboxes.users import UserRange
 
 _SECONDS: Final = 20.0
 # Each is a test of the shell that succeeds if the way out is open.
@@ -61,6 +62,15 @@ _ALLOW_GROUPS: Final = (
 )
 
 _ACCEPT_UNSANDBOXED: Final = 'In production, accept = ["unsandboxed_code"] in [sandboxes] runs them without.'
+
+
+def is_user_range(text: str) -> bool:
+    """Tell whether a text is a range of users for sandboxes."""
+    try:
+        UserRange.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def find_folder(settings: Settings) -> Path:
