@@ -87,7 +87,8 @@ class CommitFunction:
 
 # All but the last: the journal has rows of its own.
 _CLOSING_FIELDS: Final = CloseCallRow._fields[:-1]
-_FAILED_READS: Final = load_statements("failed_reads")
+# Parts of one statement, so without the semicolons that end them in their file.
+_FAILED_READS: Final = {name: text.removesuffix(";") for name, text in load_statements("failed_reads").items()}
 
 COMMIT_CALLS: Final = CommitFunction(
     "commit_calls",

@@ -21,7 +21,7 @@ BRANCH, AUTHOR = "agent/x", Author(agent="bot <b@x>\n", person="ann")
 
 
 def soon() -> Deadline:
-    return Deadline.after(20.0)
+    return Deadline.after(120.0)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ select f.tenant, f.id, f.state, f.tool, f.version, f.digest, f.class, f.usr, f.a
 from unnest($2::text[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
         $11::text[], $12::text[], $13::text[], $14::bytea[])
     as f(tenant, id, state, tool, version, digest, class, usr, agent, session, error, trace, ciphertext)
-on conflict do nothing
+on conflict do nothing;
 
 -- name: insert_outcomes
 insert into deputize.sealed_payloads (tenant, id, kind, ciphertext)
 select f.tenant, f.id, 'outcome', f.ciphertext
 from unnest($2::text[], $3::uuid[], $14::bytea[]) as f(tenant, id, ciphertext)
-on conflict do nothing
+on conflict do nothing;
