@@ -3,6 +3,7 @@
 import pytest
 
 from tests.integration.conftest import ADMIN, HttpGateway
+from tests.support.mcp_client import McpClient
 
 pytestmark = pytest.mark.requirement("GOV-1")
 
@@ -37,3 +38,13 @@ async def test_json_rpc_says_it_with_its_own_status(gateway: HttpGateway) -> Non
     request = {"jsonrpc": "2.0", "id": 1, "method": "nothing.like_it", "params": {}}
     answer = await gateway.post("/rpc", request, token=gone)
     assert (answer.status_code, answer.json()["error"]["data"]["error"]["slug"]) == (401, "revoked")
+
+
+@pytest.mark.parametrize("name", ["calls_get", "calls_cancel", "calls_undo"])
+async def test_a_revoked_agent_learns_nothing_of_its_own_calls(name: str, gateway: HttpGateway) -> None:
+    gone = gateway.token("ana", agent="gone")
+    made = await gateway.call("shop.rename_user", {"id": 1, "name": "Ana"}, key="ours", token=gone)
+    root = gateway.token("root", scopes=[ADMIN])
+    await gateway.post("/v1/revocations", {"kind": "agent", "value": "gone"}, token=root)
+    answer = await McpClient(gateway, token=gone).call_tool(name, {"call_id": made.json()["call_id"]})
+    assert (answer.status, answer.error["data"]["error"]["slug"]) == (401, "revoked")

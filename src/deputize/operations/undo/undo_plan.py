@@ -187,13 +187,14 @@ class UndoPlans:
     async def plan_left(self, caller: Caller, selection: UndoSelection) -> UndoPlan:
         """Plan what is left of an undo that was made just now. It needs no slot, so that what was made is told."""
         runtime, tenant = self._runtime, caller.tenant
+        authority = await runtime.authority.load_tenant(tenant)
+        authority.revocations.check(caller)
         async with read_journal(runtime, tenant) as connection:
             entry_ids = await _find_entries(connection, caller, selection)
             entries, is_complete = await load_newest_entries(connection, tenant, entry_ids[:MAX_PLAN_CALLS])
             is_complete = is_complete and len(entry_ids) <= MAX_PLAN_CALLS
         entries = [each for each in entries if await may_reach(runtime, caller, each[0], for_auditor=True)]
         keys = await runtime.keys.get(tenant)
-        authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
         templates = [await self._load_templates(caller, each, authority.tools) for each in entries]
 
