@@ -12,7 +12,7 @@ import asyncpg
 
 from deputize.core.errors import HumanTaskNotFound, TokenAudienceMismatch
 from deputize.govern.approvals import approvers as rules
-from proofs.confused_deputy.console_pages import fetch_form_token, list_page_endpoints
+from proofs.confused_deputy.console_pages import APPROVAL_PATH, build_form_endpoint, fetch_form_token
 from proofs.confused_deputy.delegated_calls import DelegatedToken
 from proofs.confused_deputy.refusals import read_rule
 from proofs.confused_deputy.seed_data import APPROVAL_TOOL
@@ -246,10 +246,8 @@ async def _decide_on_pages(testbed: Testbed, approver: HttpConnection, request_i
     token, http, failures = await fetch_form_token(testbed.url, session), HttpConnection.for_url(testbed.url), []
     for action, request_id in request_ids.items():
         approval = (await approver.get(f"/v1/approvals/{request_id}")).json()
-        form = {"form_token": token, "binding": approval["binding"], **_BODY}
-        (endpoint,) = (
-            each for each in list_page_endpoints(testbed.url, request_id, form) if each.path.endswith(f"/{action}")
-        )
+        form, values = {"binding": approval["binding"], **_BODY}, {"approval_id": request_id}
+        endpoint = build_form_endpoint(testbed.url, f"{APPROVAL_PATH}/{action}", token, form, values)
         answer = await endpoint.send_token(http, session)
         state_after = (await approver.get(f"/v1/approvals/{request_id}")).json()["state"]
         if answer.status != 303 or state_after == "open":

@@ -11,37 +11,90 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 from deputize.core.errors import PermissionDenied, SignInFailed
-from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH, LINK_CALLBACK_PATH, SIGN_OUT_PATH
+from deputize.core.settings.urls import (
+    ACCOUNTS_PAGE_PATH,
+    AGENTS_PAGE_PATH,
+    APPROVALS_PAGE_PATH,
+    AUDIT_PAGE_PATH,
+    CALLS_PAGE_PATH,
+    CONSOLE_PATH,
+    ERROR_CODES_PAGE_PATH,
+    FLOWS_PAGE_PATH,
+    LINK_CALLBACK_PATH,
+    POLICIES_PAGE_PATH,
+    SIGN_OUT_PATH,
+    SWITCHES_PAGE_PATH,
+    TOOLS_PAGE_PATH,
+)
 from deputize.interfaces.console.cookies import SESSION
+from deputize.interfaces.console.pages import LIVE_PATH
 from proofs.confused_deputy.endpoints import FORM, TokenEndpoint, TryResult, build_carriers
 from proofs.confused_deputy.refusals import read_slug
-from proofs.confused_deputy.testbed import FOREIGN_ORIGIN, SERVER_NAME
+from proofs.confused_deputy.testbed import FOREIGN_ORIGIN, POLICIES, SWITCHED_TOOL
 from proofs.kit.http_client import HttpConnection
 
-_HOME = "/console/approvals"
-_ONE = f"{_HOME}/{{approval_id}}"
+_CALL, _SERVER = f"{CALLS_PAGE_PATH}/{{call_id}}", f"{ACCOUNTS_PAGE_PATH}/{{server}}"
+_REVOKE = f"{AGENTS_PAGE_PATH}/grants/{{grant_id}}/revoke"
+_OFF, _ON = f"{SWITCHES_PAGE_PATH}/off", f"{SWITCHES_PAGE_PATH}/on"
+_SIMULATE, _BACKTEST = f"{POLICIES_PAGE_PATH}/simulate", f"{POLICIES_PAGE_PATH}/backtest"
+APPROVAL_PATH = f"{APPROVALS_PAGE_PATH}/{{approval_id}}"
+_PAGES = (
+    CONSOLE_PATH, f"{CONSOLE_PATH}/search", f"{ERROR_CODES_PAGE_PATH}/{{code}}", CALLS_PAGE_PATH, LIVE_PATH, _CALL,
+    f"{_CALL}/cancel", f"{_CALL}/retry", f"{_CALL}/undo", f"{FLOWS_PAGE_PATH}/{{flow_id}}", AUDIT_PAGE_PATH,
+    f"{AUDIT_PAGE_PATH}/export", f"{AUDIT_PAGE_PATH}/{{entry_id}}", TOOLS_PAGE_PATH, f"{TOOLS_PAGE_PATH}/{{name}}",
+    POLICIES_PAGE_PATH, _SIMULATE, _BACKTEST, AGENTS_PAGE_PATH, _REVOKE, SWITCHES_PAGE_PATH, _OFF, _ON, SIGN_OUT_PATH,
+    APPROVALS_PAGE_PATH, APPROVAL_PATH, ACCOUNTS_PAGE_PATH, LINK_CALLBACK_PATH, f"{_SERVER}/changes",
+)  # fmt: skip
 _TOKEN = "form_token"
 _FORM_TOKEN_PATTERN = re.compile(rf'name="{_TOKEN}" value="([^"]+)"'.encode())
 # As long and of the same letters as a real one.
 _GUESSED_TOKEN = "0123456789ab" * 4
 
 
-def list_page_endpoints(url: str, ticket: str, form: Mapping[str, str]) -> list[TokenEndpoint]:
-    """Every page and form behind a sign-in; `filled` is what the forms about this approval request send."""
-    origin = {"origin": url, "sec-fetch-site": "same-origin", "content-type": FORM}
-    own_form = {_TOKEN: form[_TOKEN]}
-    forms = {f"{_ONE}/approve": form, f"{_ONE}/deny": form, "/console/sign-out": own_form}
-    forms |= {f"{ACCOUNTS_PAGE_PATH}/{{server}}/link": own_form, f"{ACCOUNTS_PAGE_PATH}/{{server}}/unlink": own_form}
-    get_paths = (_HOME, _ONE, ACCOUNTS_PAGE_PATH, LINK_CALLBACK_PATH)
-    get_endpoints = [TokenEndpoint(name=f"GET {path}", method="GET", path=path, cookie=SESSION) for path in get_paths]
-    post_endpoints = [
-        TokenEndpoint(name=f"POST {path}", method="POST", path=path, headers=origin, cookie=SESSION, form=form_fields)
-        for path, form_fields in forms.items()
-    ]
+def list_page_endpoints(url: str, form_token: str, values: Mapping[str, str]) -> list[TokenEndpoint]:
+    """Every page and form behind a sign-in. `values` fills in what their paths need, and what a person saw."""
+    switch, decision = {"kind": "tool", "value": SWITCHED_TOOL}, {"binding": values["binding"], "reason": "seen"}
+    queries = {f"{CONSOLE_PATH}/search": {"q": "effect"}, f"{AUDIT_PAGE_PATH}/export": {"format": "csv"}, _ON: switch}
+    acted_on = {
+        f"{_CALL}/cancel": {"call_id": values["open_call"]}, f"{_CALL}/retry": {"call_id": values["canceled_call"]},
+    }  # fmt: skip
+    forms: dict[str, Mapping[str, str]] = {
+        f"{APPROVAL_PATH}/approve": decision, f"{APPROVAL_PATH}/deny": decision, SIGN_OUT_PATH: {},
+        f"{_SERVER}/link": {}, f"{_SERVER}/unlink": {},
+        f"{_CALL}/cancel": {}, f"{_CALL}/retry": {}, f"{_CALL}/undo": {"digest": values["digest"]},
+        _SIMULATE: {"tool": values["name"], "user": "user-0", "arguments": '{"word": "a"}'},
+        _BACKTEST: {"file": "policies/proof.cedar", "text": POLICIES, "days": "1"}, _REVOKE: {"reason": "seen"},
+        _OFF: {**switch, "reason": "seen"}, _ON: switch,
+    }  # fmt: skip
     return [
-        replace(endpoint, path=endpoint.path.format(approval_id=ticket, server=SERVER_NAME))
-        for endpoint in (*get_endpoints, *post_endpoints)
-    ]
+        *(
+            TokenEndpoint(name=f"GET {path}", method="GET", path=_fill_path(path, values, queries.get(path, {})),
+                          cookie=SESSION)
+            for path in _PAGES
+        ),
+        *(
+            build_form_endpoint(url, path, form_token, form, {**values, **acted_on.get(path, {})})
+            for path, form in forms.items()
+        ),
+    ]  # fmt: skip
+
+
+def build_form_endpoint(
+    url: str, path: str, form_token: str, form: Mapping[str, str], values: Mapping[str, str]
+) -> TokenEndpoint:
+    """A form as a browser sends it from the page that it is on."""
+    return TokenEndpoint(
+        name=f"POST {path}",
+        method="POST",
+        path=_fill_path(path, values, {}),
+        headers={"origin": url, "sec-fetch-site": "same-origin", "content-type": FORM},
+        cookie=SESSION,
+        form={_TOKEN: form_token, **form},
+    )
+
+
+def _fill_path(path: str, values: Mapping[str, str], query: Mapping[str, str]) -> str:
+    return path.format_map(values) + (f"?{urlencode(query)}" if query else "")
 
 
 async def fetch_form_token(url: str, session: str) -> str:
@@ -77,7 +130,7 @@ async def try_tokens_on_pages(
             _record_answer(
                 result, f"foreign: {label} at {endpoint.name}", read_slug(answer), PermissionDenied.spec.slug
             )
-        if endpoint.form and endpoint.path.startswith(_HOME):
+        if endpoint.form and endpoint.path.startswith(APPROVALS_PAGE_PATH):
             # Where only what the code of a ticket opened may stand.
             body = urlencode({**endpoint.form, "session": session}).encode()
             answer = await http.send(endpoint.method, endpoint.path, headers=endpoint.headers, body=body)

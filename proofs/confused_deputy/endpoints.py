@@ -22,11 +22,22 @@ from deputize.core.mcp.constants import (
     PROTOCOL_VERSION_KEY,
     TASKS_EXTENSION,
 )
-from deputize.core.settings.urls import APPROVALS_PAGE_PATH, CONSOLE_PATH, MCP_PATH, SIGN_IN_CALLBACK_PATH, SIGN_IN_PATH
+from deputize.core.settings.urls import (
+    AGENTS_PAGE_PATH,
+    APPROVALS_PAGE_PATH,
+    AUDIT_PAGE_PATH,
+    CALLS_PAGE_PATH,
+    CONSOLE_PATH,
+    MCP_PATH,
+    SIGN_IN_CALLBACK_PATH,
+    SIGN_IN_LINK_PATH,
+    SIGN_IN_PATH,
+)
 from deputize.interfaces.asgi import build_api
 from deputize.interfaces.console.app import build_console_app
 from deputize.interfaces.console.cookies import SESSION
-from deputize.interfaces.console.render import STYLESHEET_PATH
+from deputize.interfaces.console.pages import LIVE_PATH
+from deputize.interfaces.console.render import SCRIPT_PATH, STYLESHEET_PATH
 from deputize.interfaces.jsonrpc import METHODS
 from deputize.interfaces.mcp.endpoint import LEGACY_METHODS, MODERN_METHODS
 from deputize.interfaces.mcp.tools.builtin_tools import BUILTIN_TOOLS
@@ -37,9 +48,9 @@ from proofs.confused_deputy.testbed import TENANT
 from proofs.kit.http_client import HttpConnection, HttpResponse
 
 _OPEN_PREFIXES = ("/healthz", "/readyz", "/docs", "/openapi.json", "/.well-known/", "/t/")
-# The way in, and what makes pages legible; the codes of a terminal are taken in development only.
+# The way in, and what makes pages legible; links and codes of a terminal are taken in development only.
 _OPEN_PAGES = frozenset({
-    CONSOLE_PATH, STYLESHEET_PATH, SIGN_IN_PATH, SIGN_IN_CALLBACK_PATH,
+    "/", f"{CONSOLE_PATH}/", SCRIPT_PATH, STYLESHEET_PATH, SIGN_IN_PATH, SIGN_IN_CALLBACK_PATH, SIGN_IN_LINK_PATH,
     f"{APPROVALS_PAGE_PATH}/{{approval_id}}/code",
 })  # fmt: skip
 _ONE_APPROVAL = "/v1/approvals/{"
@@ -54,9 +65,10 @@ _CONCURRENCY = 8
 _SECONDS = 30.0
 
 
-# Whoever may follow the audit follows it until the token ends.
-_ENDLESS_PATH = "/v1/audit/tail"
-_AUDIT_PATH = "/v1/audit"
+# Whoever may follow the audit, or the calls on a page, follows it until the token ends.
+_ENDLESS_PATHS = ("/v1/audit/tail", LIVE_PATH)
+# What a caller asked for is quoted there, also the name of a tool of others.
+_QUOTING_PATHS = ("/v1/audit", "/v1/observations", "/v1/agents", AUDIT_PAGE_PATH, CALLS_PAGE_PATH, AGENTS_PAGE_PATH)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +107,7 @@ class TokenEndpoint:
             self.path,
             headers={**self.headers, **credential_headers},
             body=self.request_body,
-            is_endless=self.path.startswith(_ENDLESS_PATH),
+            is_endless=self.path.startswith(_ENDLESS_PATHS),
         )
 
 
@@ -232,7 +244,11 @@ def _list_mcp_endpoints(bodies: Mapping[str, Any], call_id: str = "") -> Iterabl
         **{method: ({"taskId": call["call_id"]}, True) for method in MODERN_METHODS if method.startswith("tasks/")},
         "initialize": ({"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": {}}, False),
     }
-    builtin_calls = [("tools/call", ({"name": name, "arguments": call}, True)) for name in BUILTIN_TOOLS]
+    batch = {"calls": [{name: call_request[name] for name in ("tool", "arguments")}]}
+    builtin_calls = [
+        ("tools/call", ({"name": name, "arguments": batch if name == "calls_batch" else call}, name != "calls_batch"))
+        for name in BUILTIN_TOOLS
+    ]
     for modern, methods in ((True, MODERN_METHODS), (False, LEGACY_METHODS)):
         for method, (method_params, about_call) in [
             *((each, params.get(each, ({}, False))) for each in methods),
@@ -351,9 +367,9 @@ def record_answer(
 ) -> None:
     result.try_count += 1
     result.refusals[read_slug(answer)] += 1
-    if endpoint.path.startswith(_AUDIT_PATH):
-        # An entry quotes the tool that a caller asked for; what it must not be is one of the tenant's entries.
-        marks = [f'"tenant":"{TENANT}"']
+    if endpoint.path.startswith(_QUOTING_PATHS):
+        # What must not be there is what the tenant's own agents did.
+        marks = [f'"tenant":"{TENANT}"', "agent-0"]
     is_let_in_here = has_tenant_mark(answer, marks) if bad.is_foreign else not is_refused(answer)
     if is_let_in_here:
         result.accepted_count += 1

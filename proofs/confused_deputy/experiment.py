@@ -51,6 +51,7 @@ from proofs.confused_deputy.testbed import (
     POLICIES,
     SCOPES,
     SERVER_NAME,
+    SWITCHED_TOOL,
     TENANT,
     Testbed,
     build_exchange_form,
@@ -110,8 +111,6 @@ class Participants:
     """Everybody who takes part, and what they hold."""
 
     admin: str
-    session: str
-    """The administrator's, in a browser."""
     users: dict[str, str]
     agents: dict[str, str]
     delegations: list[DelegatedToken]
@@ -129,7 +128,17 @@ async def prove(sandbox: Sandbox) -> Verdict:
     findings = await judge_calls(testbed, calls)
     # Sorted, neighbours are agents of one person more often than not.
     sorted_calls = sorted(calls, key=lambda call: (call.delegation.tenant, call.delegation.user, call.delegation.agent))
-    endpoints = await _build_endpoints(testbed, participants, seed_data)
+    session = await testbed.create_session(ADMIN)
+    endpoints = await _build_endpoints(testbed, participants, seed_data, session)
+    page_endpoints = [endpoint for endpoint in endpoints.all if endpoint.cookie]
+    # Signed in just now: what changes authority needs a sign-in of the last five minutes.
+    failures = await find_shut_endpoints(
+        testbed.url,
+        endpoints.all,
+        await testbed.sign_in_user(ADMIN, *SCOPES),
+        _build_special_tokens(participants, page_endpoints, session),
+        seed_data.tenant_marks,
+    )
     findings.look_count = await try_foreign_calls(
         testbed, endpoints, sorted_calls[::2], findings, most=sandbox.pick_size(quick=44, full=1000)
     )
@@ -143,18 +152,9 @@ async def prove(sandbox: Sandbox) -> Verdict:
         await create_short_lived(testbed, *_pick_first(participants)),
         asyncio.get_running_loop().time() + EXPIRY_SECONDS,
     )
-    page_endpoints = [endpoint for endpoint in endpoints.all if endpoint.cookie]
     minted_tokens = list(findings.minted_tokens.values())[:_MINTED_SAMPLE]
     bad_tokens = await collect_bad_tokens(
         testbed, participants.delegations[0], minted_tokens, frozenset(door.name for door in page_endpoints)
-    )
-    # Signed in once more: what changes authority needs a sign-in of the last five minutes.
-    failures = await find_shut_endpoints(
-        testbed.url,
-        endpoints.all,
-        await testbed.sign_in_user(ADMIN, *SCOPES),
-        _build_special_tokens(participants, page_endpoints),
-        seed_data.tenant_marks,
     )
     try_result = TryResult()
     await _try_tokens(testbed, endpoints.all, bad_tokens, try_result, seed_data.tenant_marks)
@@ -166,8 +166,8 @@ async def prove(sandbox: Sandbox) -> Verdict:
     escalation_count, escalations = await try_escalations(
         testbed, *_pick_first(participants), await testbed.fetch_agent_token("agent-beside")
     )
-    await try_misplaced(testbed.url, endpoints.all, participants.admin, participants.session, try_result)
-    await try_tokens_on_pages(testbed.url, page_endpoints, participants.session, participants.admin, try_result)
+    await try_misplaced(testbed.url, endpoints.all, participants.admin, session, try_result)
+    await try_tokens_on_pages(testbed.url, page_endpoints, session, participants.admin, try_result)
     sandbox.log(
         f"{len(bad_tokens) + len(revoked_tokens)} bad tokens, {try_result.try_count} tries at "
         f"{len(endpoints.all)} endpoints: {try_result.accepted_count} let in"
@@ -229,14 +229,15 @@ async def _create_participants(testbed: Testbed) -> Participants:
     admin = await testbed.sign_in_user(ADMIN, *SCOPES)
     return Participants(
         admin=admin,
-        session=await testbed.create_session(ADMIN),
         users=users,
         agents=agents,
         delegations=[*delegations, *foreign_delegations],
     )
 
 
-async def _build_endpoints(testbed: Testbed, participants: Participants, seed_data: SeedData) -> EndpointCatalog:
+async def _build_endpoints(
+    testbed: Testbed, participants: Participants, seed_data: SeedData, session: str
+) -> EndpointCatalog:
     """Every interface, with requests that do something where a good token makes them."""
     http = HttpConnection.for_url(testbed.url, token=participants.admin)
     call_request = {"tool": WRITE_TOOL, "arguments": {"word": "at the doors"}}
@@ -244,20 +245,21 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
     tool = (await http.get(f"/v1/tools/{READ_TOOL}")).json()
     digest = (await http.get(f"/v1/tools/{WRITE_TOOL}?version=1.0.0")).json()["digest"]
     user, agent = _pick_first(participants)
-    grant = read_claims(await testbed.delegate(http, user, agent))["grants"][0]
+    grant, page_grant = [read_claims(await testbed.delegate(http, user, agent))["grants"][0] for _ in range(2)]
     approval = (await http.get(f"/v1/approvals/{seed_data.approval_id}")).json()
+    entry_id = (await http.get("/v1/audit")).json()["entries"][0]["id"]
+    undo_plan = (await http.post("/v1/undo/plan", {"call_id": seed_data.ended_call})).json()
     http.close()
-    form = {
-        "form_token": await fetch_form_token(testbed.url, participants.session),
-        "binding": approval["binding"],
-        **_BODY,
-    }
     contract = {**tool["contract"], "version": "1.0.1", "handler": {"target": "tools.deputy:look"}}
     policies = {"files": [{"path": "policies/proof.cedar", "text": POLICIES}]}
     call = {"call_id": seed_data.ended_call}
     resolution = {"outcome": "happened", "reason": "seen"}
     bodies: dict[str, Any] = {
         _CALLS_ENDPOINT: call_request,
+        "POST /v1/calls/batch": {"calls": [call_request]},
+        "POST /v1/undo/plan": call,
+        "POST /v1/undo": {**call, "digest": undo_plan["digest"]},
+        "POST /v1/undo/requests": call,
         "POST /v1/tools": contract,
         "rpc calls.create": call_request,
         "rpc calls.get": call,
@@ -283,7 +285,8 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "PUT /v1/policies": policies,
         "POST /v1/policies/check": policies,
         "POST /v1/policies/backtest": policies,
-        "POST /v1/switches": {"kind": "tool", "value": "nobody.nothing", "off": True},
+        "POST /v1/policies/simulate": {"tool": READ_TOOL, "caller": {"user": "user-0"}, "arguments": {"word": "a"}},
+        "POST /v1/switches": {"kind": "tool", "value": SWITCHED_TOOL, "off": True},
         **{
             f"{_ONE_APPROVAL}/{word}": {"binding": approval["binding"], **_BODY}
             for word in ("approve", "deny", "break-glass")
@@ -296,6 +299,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
     }
     values = {
         **call,
+        "GET /v1/flows/{call_id} call_id": seed_data.flow_call,
         "name": WRITE_TOOL,
         "version": "1.0.0",
         "q": "effect",
@@ -306,7 +310,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "delivery_id": seed_data.delivery_id,
         "erasure_id": seed_data.erasure_id,
         "hold_id": seed_data.hold_id,
-        "entry_id": seed_data.ended_call,
+        "entry_id": entry_id,
         "tenant": TENANT,
         "tile_path": "entries/000.p/1",
         "POST /v1/calls/{call_id}/cancel call_id": seed_data.queued_call,
@@ -315,7 +319,19 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "DELETE /v1/secrets name": _UNUSED_SECRET,
         **{f"{verb} {_SERVER}{rest} name": SERVER_NAME for verb in ("GET", "POST") for rest in _OF_SERVERS},
     }
-    return EndpointCatalog(document, values, bodies, list_page_endpoints(testbed.url, seed_data.approval_id, form))
+    page_values = {
+        **values,
+        "server": SERVER_NAME,
+        "grant_id": page_grant,
+        "flow_id": seed_data.flow_call,
+        "open_call": seed_data.open_call,
+        "canceled_call": seed_data.canceled_call,
+        "code": "E3101",
+        "binding": approval["binding"],
+        "digest": undo_plan["digest"],
+    }
+    form_token = await fetch_form_token(testbed.url, session)
+    return EndpointCatalog(document, values, bodies, list_page_endpoints(testbed.url, form_token, page_values))
 
 
 def _pick_neighbours(delegations: Sequence[DelegatedToken], most: int) -> list[DelegatedToken]:
@@ -332,12 +348,14 @@ def _pick_first(participants: Participants) -> tuple[str, str]:
     return next(iter(participants.users.values())), next(iter(participants.agents.values()))
 
 
-def _build_special_tokens(participants: Participants, page_endpoints: Sequence[TokenEndpoint]) -> dict[str, str]:
+def _build_special_tokens(
+    participants: Participants, page_endpoints: Sequence[TokenEndpoint], session: str
+) -> dict[str, str]:
     """Where a good token is another than the administrator's."""
     agent = next(iter(participants.agents.values()))
     return {
         "POST /oauth/token actor_token": agent,
-        **{endpoint.name: participants.session for endpoint in page_endpoints},
+        **{endpoint.name: session for endpoint in page_endpoints},
     }
 
 

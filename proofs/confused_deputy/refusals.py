@@ -70,14 +70,17 @@ def read_slug(answer: HttpResponse) -> str:
         payload = answer.json()
     except orjson.JSONDecodeError:
         return ""
-    error = payload.get("error") if isinstance(payload, dict) else None
-    if (
-        isinstance(payload, dict)
-        and isinstance(payload.get("result"), dict)
-        and payload["result"].get("isError") is True
-    ):
-        # What MCP tells a model of a call that was refused.
-        error = payload["result"]["structuredContent"]["error"]
+    if not isinstance(payload, dict):
+        return ""
+    result, error = payload.get("result"), payload.get("error")
+    # What MCP tells a model of a call, or of several.
+    content = result.get("structuredContent", {}) if isinstance(result, dict) else payload
+    if isinstance(result, dict) and result.get("isError") is True:
+        error = content["error"]
+    if isinstance(content.get("results"), list):
+        # A batch is refused if each of its calls is.
+        errors = [each.get("envelope", each).get("error") for each in content["results"]]
+        error = errors[0] if errors and all(errors) else None
     if isinstance(error, str):
         return error
     if isinstance(error, dict) and isinstance(error.get("data"), dict):

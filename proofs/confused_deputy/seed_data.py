@@ -27,8 +27,11 @@ class SeedData:
 
     ended_call: str
     queued_call: str
+    open_call: str
+    """Queued as well, for the page."""
     canceled_call: str
     checkpoint_call: str
+    flow_call: str
     task_id: str
     approval_id: str
     """A ticket of the administrator's own, about which somebody else has to decide."""
@@ -49,6 +52,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     worker = await start_worker(testbed.gateway)
     ended_call = (await _send_call(http, WRITE_TOOL))["call_id"]
     checkpoint_call = (await _send_call(http, "deputy.slip", mode="async"))["call_id"]
+    flow_call = (await _send_call(http, "deputy.walk", mode="async"))["call_id"]
     await _send_call(http, READ_TOOL, mode="async", callback={"url": _UNREACHABLE_URL})
     deliveries = await _wait_for_items(lambda: _fetch_items(http, "/v1/webhooks/deadletters", "deadletters"))
     # Asked of a person, it is not tried again by itself.
@@ -57,7 +61,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     approval_id = (await _send_call(http, APPROVAL_TOOL))["approval"]["approval_id"]
     canceled_call = (await _send_call(http, READ_TOOL, mode="async"))["call_id"]
     await http.post(f"/v1/calls/{canceled_call}/cancel", {})
-    queued_call = (await _send_call(http, READ_TOOL, mode="async"))["call_id"]
+    queued_call, open_call = [(await _send_call(http, READ_TOOL, mode="async"))["call_id"] for _ in range(2)]
     await http.post(f"/v1/servers/{SERVER_NAME}/test", {})
     server_changes = await _wait_for_items(lambda: _fetch_items(http, f"/v1/servers/{SERVER_NAME}/changes", "changes"))
     erasure = (await http.post("/v1/erasures", {"user": "nobody"})).json()
@@ -66,8 +70,10 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     return SeedData(
         ended_call=ended_call,
         queued_call=queued_call,
+        open_call=open_call,
         canceled_call=canceled_call,
         checkpoint_call=checkpoint_call,
+        flow_call=flow_call,
         task_id=tasks[0]["task_id"],
         approval_id=approval_id,
         delivery_id=deliveries[0]["id"],

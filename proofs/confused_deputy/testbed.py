@@ -41,7 +41,7 @@ REVOKED_USERS, REVOKED_AGENTS = (
     ("gone-token", "gone-user", "gone-subject", "gone-lender"),
     ("gone-agent", "gone-subject-agent"),
 )
-SCOPES = ("proof:write", "deputize:admin")
+SCOPES = ("proof:write", "deputize:admin", "deputize:undo")
 BREAK_GLASS_SCOPE = "deputize:break-glass"
 FOREIGN_ORIGIN = "https://elsewhere.proof"
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -57,6 +57,8 @@ POLICIES = f"""{ALLOW_ALL_POLICY}
 forbid (principal, action == Action::"call", resource == Tool::"deputy.plead");
 """
 SERVER_NAME = "confessional"
+# Called before anything is switched off.
+SWITCHED_TOOL = "deputy.slip"
 OTHER_ISSUER = "https://other.proof"
 _SETTINGS = """
 [[identity.issuers]]
@@ -72,6 +74,8 @@ same_subjects_as = "{people}"
 [console]
 issuer = "{idp}"
 client_id = "{app}"
+session_seconds = 43200
+groups = [{{ group = "admins", role = "administrator", scopes = ["proof:write"], tenants = "{here}" }}]
 
 [[identity.issuers]]
 issuer = "{other}"
@@ -253,9 +257,10 @@ def _build_console_app(url: str) -> dict[str, Any]:
 
 def _build_accounts(users: int, agents: int) -> dict[str, dict[str, Any]]:
     """Agents are in the group that is asked, so that only what they are keeps them from deciding."""
-    people = [ADMIN, *REVOKED_USERS, *(f"user-{number}" for number in range(users)), *BREAK_GLASS_USERS]
+    people = [*REVOKED_USERS, *(f"user-{number}" for number in range(users)), *BREAK_GLASS_USERS]
     approvers = [APPROVER, *REVOKED_AGENTS, *(f"agent-{number}" for number in range(agents))]
     return {
+        ADMIN: {"tenant": TENANT, "groups": ["people", "admins"]},
         **{name: {"tenant": TENANT, "groups": ["people"]} for name in people},
         **{name: {"tenant": TENANT, "groups": ["people", "oncall"]} for name in approvers},
         **{name: {"tenant": OTHER_TENANT} for name in (ADMIN_BESIDE, "user-beside", "agent-beside")},

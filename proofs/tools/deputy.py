@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
-from deputize import ToolContext, tool
+from deputize import ToolContext, flow, tool
 
 AUDIENCE = "https://upstream.proof"
 SECRET = "upstream/key"
@@ -101,6 +101,24 @@ async def slip(word: Word, context: ToolContext) -> WordResult:
 async def look(word: Word) -> WordResult:
     """Give the word back and change nothing."""
     return WordResult(word=word)
+
+
+walk = flow(
+    "deputy.walk",
+    version="1.0.0",
+    description="Give the word back in a step.",
+    steps=[{"name": "look", "tool": "deputy.look", "bind": {"word": "/input/word"}}],
+    effects="read",
+    auth={"scopes": []},
+    timeout=60,
+    input_schema={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["word"],
+        "properties": {"word": {"type": "string", "description": "Anything", "examples": ["a"], "maxLength": 200}},
+    },
+    output_schema={"type": "object"},
+)
 
 
 @tool(effects="read", namespace="deputy", version="1.0.0")

@@ -155,7 +155,8 @@ def test_a_wrong_decider_is_refused_by_the_right_rule(
 
 
 @pytest.mark.parametrize(
-    ("decisions", "accepted"), [([{"refused": {}}], 0), ([{"refused": {}}, {"state": "approved"}], 1), (None, 0)]
+    ("decisions", "accepted"),
+    [([{"refusal_slug": "x"}], 0), ([{"refusal_slug": "x"}, {"state": "approved"}], 1), (None, 0)],
 )
 def test_a_batch_is_refused_decision_by_decision(decisions: list[dict[str, Any]] | None, accepted: int) -> None:
     result = AttemptResult()

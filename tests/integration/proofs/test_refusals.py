@@ -1,5 +1,8 @@
 """What an answer says of the token it was asked with, at interfaces that speak JSON and at pages that people read."""
 
+from typing import Any
+
+import orjson
 import pytest
 
 from deputize.core.errors import AuthorityRevoked, NotAnApprover, PermissionDenied, SignInFailed, TokenAudienceMismatch
@@ -24,6 +27,13 @@ def _make_json(status: int, slug: str, rule: str) -> HttpResponse:
     return HttpResponse(status=status, headers={"content-type": "application/problem+json"}, body=body.encode())
 
 
+def _make_batch(*slugs: str) -> HttpResponse:
+    results: list[dict[str, Any]] = [
+        {"envelope": {"error": {"slug": each}} if each else {"result": {}}} for each in slugs
+    ]
+    return HttpResponse(status=200, headers={}, body=orjson.dumps({"results": results}))
+
+
 def _make_redirect(location: str) -> HttpResponse:
     return HttpResponse(status=303, headers={"location": location}, body=b"")
 
@@ -39,6 +49,8 @@ def _make_redirect(location: str) -> HttpResponse:
         (_make_redirect("/console/approvals/01890000-0000-7000-8000-000000000000"), False),
         (_make_json(401, TokenAudienceMismatch.spec.slug, ""), True),
         (_make_json(403, NotAnApprover.spec.slug, "humans-only"), False),
+        (_make_batch(AuthorityRevoked.spec.slug, AuthorityRevoked.spec.slug), True),
+        (_make_batch(AuthorityRevoked.spec.slug, ""), False),
     ],
 )
 def test_a_refusal_is_about_the_token(answer: HttpResponse, refused: bool) -> None:
