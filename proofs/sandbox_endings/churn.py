@@ -39,7 +39,8 @@ async def churn(sandbox: Sandbox, count: int, kill_every: int, mark: str) -> Chu
     temporary = sandbox.folder / "churned-temporary"
     temporary.mkdir()
     host = Host(folder=folder, mark=mark, temporary=temporary)
-    client, counts, numbers = SandboxClient(folder, accept_weak_limits=True), _Counts(), iter(range(1, count + 1))
+    client = SandboxClient(folder, accept_weak_limits=True, accept_shared_user=True)
+    counts, numbers = _Counts(), iter(range(1, count + 1))
     try:
         await _run(client, mark, 0)
         usual = host.count_descriptors()

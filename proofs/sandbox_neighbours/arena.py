@@ -43,7 +43,7 @@ async def observe(folder: Path, *, is_shared: bool) -> dict[str, Any]:
     """Return what was taken, what was missed meanwhile in another sandbox and outside, and what was left."""
     words = [sys.executable, "-c", _SHARED_SUPERVISOR if is_shared else _SUPERVISOR, str(folder), "--stay"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    client = SandboxClient(folder, accept_weak_limits=True)
+    client = SandboxClient(folder, accept_weak_limits=True, accept_shared_user=True)
     try:
         async with asyncio.timeout(30):
             while not (folder / SOCKET_NAME).exists():  # noqa: ASYNC110  # another process makes it

@@ -70,7 +70,7 @@ class BrowserPlaces:
         Path(self._folder.name).chmod(0o755)
         listed = _EveryHost("a proof", ())
         self._sessions = BrowserSessions(
-            SandboxClient(Path(self._folder.name, "sandboxes"), accept_weak_limits=True),
+            SandboxClient(Path(self._folder.name, "sandboxes"), accept_weak_limits=True, accept_shared_user=True),
             program,
             listed,
             partial(PageProxy, listed, seconds=_SECONDS),

@@ -160,7 +160,7 @@ class SandboxClient:
         folder: Path | None = None,
         *,
         accept_weak_limits: bool = False,
-        accept_shared_user: bool = True,
+        accept_shared_user: bool = False,
         backend: Backend | str = Backend.NAMESPACES,
     ) -> None:
         self.backend = Backend(backend)

@@ -95,7 +95,7 @@ async def _open_world(
     program = find_chromium()
     assert program is not None
     sessions = BrowserSessions(
-        SandboxClient(folder / "sandboxes", accept_weak_limits=True),
+        SandboxClient(folder / "sandboxes", accept_weak_limits=True, accept_shared_user=True),
         program,
         listed,
         partial(PageProxy, listed, seconds=20, resolver=make_resolver("127.0.0.1"), tls=tls),

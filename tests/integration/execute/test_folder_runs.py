@@ -58,7 +58,7 @@ async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     folder.chmod(0o700)
     tool.mkdir(mode=0o755)
     (tool / "lib").write_text("toolchain")
-    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True)
+    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True, accept_shared_user=True)
     yield Lab(folder, client, tool)
     await client.aclose()
     (tool / "lib").unlink()

@@ -33,7 +33,7 @@ async def client() -> AsyncIterator[SandboxClient]:
     # The user of sandboxes must be able to get to the bundles.
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
-        client = SandboxClient(Path(name), accept_weak_limits=True, backend=Backend.GVISOR)
+        client = SandboxClient(Path(name), accept_weak_limits=True, accept_shared_user=True, backend=Backend.GVISOR)
         yield client
         await client.aclose()
 

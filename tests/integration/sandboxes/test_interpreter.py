@@ -44,7 +44,7 @@ asyncio.run(JobProcesses().begin_job("acme", replay_job, Path(sys.argv[1]).read_
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
-    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True)
+    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True, accept_shared_user=True)
     yield client
     await client.aclose()
 

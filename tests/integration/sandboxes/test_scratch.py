@@ -34,7 +34,7 @@ async def test_the_next_supervisor_removes_what_killed_processes_left_and_nothin
     subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(folder)}, check=False)
     (killed,) = folder.iterdir()
     (folder / f"{killed.name}-link").symlink_to(tmp_path)
-    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True)
+    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True, accept_shared_user=True)
     async with open_scratch() as used:
         await client.connect()
         assert sorted(folder.iterdir()) == sorted([used.parent, folder / f"{killed.name}-link"])

@@ -79,7 +79,7 @@ ENDS = {
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
-    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True)
+    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True, accept_shared_user=True)
     yield client
     await client.aclose()
 
@@ -364,7 +364,7 @@ async def serve_here(folder: Path) -> AsyncIterator[SandboxClient]:
         if (folder / SOCKET_NAME).exists():
             break
         await asyncio.sleep(0.01)
-    client = SandboxClient(folder, accept_weak_limits=True)
+    client = SandboxClient(folder, accept_weak_limits=True, accept_shared_user=True)
     yield client
     await client.aclose()
     await serving
@@ -441,7 +441,7 @@ async def test_a_host_without_user_namespaces_has_no_sandboxes_and_says_so(tmp_p
             assert line.startswith(f"Serving at {folder / SOCKET_NAME} for gateways of the users 0, 1000: ")
             assert " Missing: this host lets bubblewrap make no namespaces" in line
             with pytest.raises(SandboxUnavailable, match="no namespaces"):
-                await run_python(SandboxClient(folder, accept_weak_limits=True), "pass")
+                await run_python(SandboxClient(folder, accept_weak_limits=True, accept_shared_user=True), "pass")
         finally:
             process.kill()
 

@@ -198,7 +198,7 @@ async def test_a_supervisor_without_descriptors_refuses_and_goes_on(tmp_path: Pa
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "Serving" in await asyncio.to_thread(process.stderr.readline)
-        client = SandboxClient(tmp_path, accept_weak_limits=True)
+        client = SandboxClient(tmp_path, accept_weak_limits=True, accept_shared_user=True)
         first = await client.start(SandboxSpec(command=("/bin/cat",), seconds=None, limits=LIMITS))
         idle = []
         for _ in range(200):

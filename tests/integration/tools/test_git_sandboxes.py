@@ -47,7 +47,7 @@ def ground(clean: Ground, tmp_path: Path) -> Ground:
 
 @pytest.fixture
 def sandboxes(tmp_path: Path) -> Iterator[GitSandboxes]:
-    built = GitSandboxes(SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True))
+    built = GitSandboxes(SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True, accept_shared_user=True))
     yield built
     asyncio.run(built.aclose())
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 
-from deputize.sandboxes.client import SandboxClient, _open_reader, _open_writer, _Pipe
+from deputize.sandboxes.client import SandboxClient, SandboxUnavailable, _open_reader, _open_writer, _Pipe
 from deputize.sandboxes.port import Backend, SandboxSpec
+from deputize.sandboxes.supervisor import SOCKET_NAME
 
 
 def _is_open(descriptor: int) -> bool:
@@ -87,3 +90,23 @@ def test_a_start_that_is_cancelled_in_any_turn_of_the_loop_leaves_no_descriptor(
             assert len(os.listdir("/proc/self/fd")) == open_before, f"cancelled after {turns} turns"
             turns += 1
         assert turns > 3
+
+
+@pytest.mark.parametrize("lack", ["weak_limits", "shared_user"])
+async def test_a_host_that_separates_less_is_refused_unless_that_is_accepted(lack: str, tmp_path: Path) -> None:
+    greeting = {"problem": None, "gvisor": None, "weak_limits": None, "shared_user": None, lack: "less is separated"}
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(json.dumps(greeting).encode() + b"\n")
+        await writer.drain()
+
+    async with await asyncio.start_unix_server(greet, tmp_path / SOCKET_NAME):
+        refusing = SandboxClient(tmp_path)
+        accepting = SandboxClient(
+            tmp_path, accept_weak_limits=lack == "weak_limits", accept_shared_user=lack == "shared_user"
+        )
+        with pytest.raises(SandboxUnavailable, match="less is separated"):
+            await refusing.connect()
+        await accepting.connect()
+        await refusing.aclose()
+        await accepting.aclose()

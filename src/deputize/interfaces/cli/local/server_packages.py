@@ -210,7 +210,9 @@ def install_package(
     # It is installed on each machine, and belongs to no repository.
     (folder / ".gitignore").write_text("*\n")
     install = _install_npm if package.registry == "npm" else _install_pypi
-    installed, registry = install(package, folder, program, SandboxClient(supervisor, accept_weak_limits=True))
+    # The operator's own npm and pip, one at a time, are what runs there: any sandbox is better than none.
+    sandboxes = SandboxClient(supervisor, accept_weak_limits=True, accept_shared_user=True)
+    installed, registry = install(package, folder, program, sandboxes)
     published_at = read_published_at(registry, package.registry, package.name, installed.version)
     return replace(installed, published_at=published_at)
 
