@@ -32,6 +32,11 @@ _PART_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 15.0
 _PAUSE_SECONDS: Final = 0.2
 _MOST_CONNECTIONS: Final = 64
+# Of all sandboxes of a process, whose descriptors they are; beyond, each sandbox still has a few.
+_MOST_IN_ALL: Final = 256
+_FEW_CONNECTIONS: Final = 8
+# After so long in which nothing passed; longer than clients of mail wait for news (RFC 2177).
+_IDLE_SECONDS: Final = 1_800.0
 _READING: Final = frozenset({"GET", "HEAD"})
 _PLAIN_HEADERS: Final = frozenset({"accept", "authorization", "if-none-match", "npm-command", "range", "user-agent"})
 _HANDSHAKE_RECORD: Final = 0x16
@@ -44,6 +49,8 @@ _RANDOM_START: Final = 6
 _SERVER_NAME: Final = 0
 _HOST_NAME: Final = 0
 _ENCRYPTED_CLIENT_HELLO: Final = 0xFE0D
+
+_served: set[asyncio.Task[None]] = set()
 
 NoteAttempt = Callable[[str, str | None], None]
 """Told each target as `host:port`, and why it was refused, None if it was not."""
@@ -73,7 +80,7 @@ class HiddenName(ValueError):
 
 
 class SandboxListener:
-    """Serve what connects to the port of a sandbox's proxy, a bounded number at once."""
+    """Serve what connects to the port of a sandbox's proxy: a bounded number at once, and of all sandboxes together."""
 
     def __init__(self, serve_connection: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
         self._serve_connection = serve_connection
@@ -96,16 +103,19 @@ class SandboxListener:
         while True:
             # The others wait in the sandbox's own queue.
             await slots.acquire()
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError:
-                # This process has no descriptor left, or the program has already gone.
+            connection = None
+            if len(_served) < _MOST_IN_ALL or len(self._tasks) < _FEW_CONNECTIONS:
+                # Without one, this process has no descriptor left, or the program has already gone.
+                with contextlib.suppress(OSError):
+                    connection, _ = await loop.sock_accept(listener)
+            if connection is None:
                 slots.release()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             task = loop.create_task(self._serve_connection(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            for tasks in (self._tasks, _served):
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
             task.add_done_callback(lambda _: slots.release())
 
 
@@ -164,10 +174,12 @@ class EgressProxy(SandboxListener):
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 return
             self._note_attempt(f"{host}:{port}", None)
-            if request.plain_head is None:
-                await asyncio.gather(_relay(reader, upstream[1]), _relay(upstream[0], writer))
-            else:
-                await _relay(upstream[0], writer)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_SECONDS) as idle:
+                    if request.plain_head is None:
+                        await asyncio.gather(_relay(reader, upstream[1], idle), _relay(upstream[0], writer, idle))
+                    else:
+                        await _relay(upstream[0], writer, idle)
 
     async def _connect(
         self, host: str, port: int, allowed: frozenset[tuple[str, int]]
@@ -350,10 +362,12 @@ class _Parts:
         return self.take(int.from_bytes(self.take(width)))
 
 
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what is read, and its end."""
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, idle: asyncio.Timeout) -> None:
+    """Pass on what is read, and its end. What passes one way keeps both open."""
+    loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
         while part := await reader.read(_PART_BYTES):
             writer.write(part)
             await writer.drain()
+            idle.reschedule(loop.time() + _IDLE_SECONDS)
         writer.write_eof()

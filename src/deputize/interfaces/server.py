@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 _BACKLOG = 2048
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Descriptors for everything that is not a connection to the API: databases, upstreams, files, the metrics listener.
-_RESERVED_DESCRIPTORS = 512
+# Descriptors for everything that is not a connection to the API: databases, upstreams, files, the metrics listener; and
+# two for each connection of programs in sandboxes.
+_RESERVED_DESCRIPTORS = 1024
 _METRICS_CONNECTIONS = 64
 # How many ports are tried for metrics whose port the settings leave open.
 PORT_ATTEMPTS = 20

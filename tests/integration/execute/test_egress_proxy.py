@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from deputize.execute import egress_proxy
 from deputize.execute.egress import HostResolver
-from deputize.execute.egress_proxy import EgressProxy, read_server_names, split_target
+from deputize.execute.egress_proxy import EgressProxy, SandboxListener, read_server_names, split_target
 from tests.support.egress_server import Server, make_certificate, make_ok_response, make_resolver, run_server
 
 pytestmark = pytest.mark.requirement("EXE-2")
@@ -213,6 +215,80 @@ async def test_a_listed_name_leads_inside_only_where_that_is_listed_too(tmp_path
         assert answer.startswith(b"HTTP/1.1 403")
         assert str(world.notes[0][1]).endswith("only one that is listed in private_hosts may")
         assert world.shop.heads == []
+
+
+def test_a_connection_ends_once_nothing_has_passed_for_long(tmp_path: Path) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while part := await reader.read(100):
+            writer.write(part)
+        writer.close()
+
+    async def talk() -> None:
+        server_tls, client_tls = make_certificate(tmp_path, HOST)
+        shop = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=server_tls)
+        target = f"{HOST}:{shop.sockets[0].getsockname()[1]}"
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        proxy = EgressProxy(
+            frozenset(), lambda *_: None, private_hosts=frozenset({target}), resolver=make_resolver("127.0.0.1")
+        )
+        proxy.start(listener)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        with contextlib.closing(shop), listener, contextlib.closing(writer):
+            writer.write(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            await writer.start_tls(client_tls, server_hostname=HOST)
+            # The clock of this loop, which no other test has.
+            loop, passed = asyncio.get_running_loop(), 0.0
+            real_time = loop.time
+            loop.time = lambda: real_time() + passed  # type: ignore[method-assign]  # the one that a loop asks itself
+            for seconds in (0.0, 1_700.0, 1_700.0):
+                passed += seconds
+                writer.write(b"x")
+                assert await reader.readexactly(1) == b"x"
+            passed += 1_900.0
+            assert await reader.read() == b""
+            await proxy.aclose()
+
+    asyncio.run(talk())
+
+
+async def test_connections_of_all_sandboxes_are_bounded_and_each_has_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_proxy, "_MOST_IN_ALL", 3)
+    monkeypatch.setattr(egress_proxy, "_FEW_CONNECTIONS", 1)
+    monkeypatch.setattr(egress_proxy, "_served", set())
+    begun: dict[str, asyncio.Queue[None]] = {name: asyncio.Queue() for name in ("busy", "other")}
+    ends = asyncio.Semaphore(0)
+
+    async def serve(name: str, connection: socket.socket) -> None:
+        begun[name].put_nowait(None)
+        with connection:
+            await ends.acquire()
+
+    async with contextlib.AsyncExitStack() as stack:
+        ports = {}
+        for name in begun:
+            socket_ = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            socket_.setblocking(False)
+            ports[name] = socket_.getsockname()[1]
+            listener = SandboxListener(functools.partial(serve, name))
+            listener.start(socket_)
+            stack.push_async_callback(listener.aclose)
+
+        async def connect(name: str) -> None:
+            _, writer = await asyncio.open_connection("127.0.0.1", ports[name])
+            stack.callback(writer.close)
+
+        for _ in range(4):
+            await connect("busy")
+        for _ in range(3):
+            await begun["busy"].get()
+        await connect("other")
+        await begun["other"].get()
+        assert begun["busy"].empty()
+        for _ in range(2):
+            ends.release()
+        await begun["busy"].get()
 
 
 def make_hello(name: str = HOST) -> bytes:
