@@ -21,7 +21,7 @@ from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
 from deputize.sandboxes.port import Ending, ResultFolder, SandboxFolder, SandboxLimits, SandboxSpec
 from deputize.sandboxes.supervisor import SOCKET_NAME, Supervisor, list_marked_processes, mark_processes
 from deputize.sandboxes.users import SandboxUsers, claim_users
-from tests.support.sandbox_host import PYTHON, needs_sandboxes
+from tests.support.sandbox_host import PYTHON, GatewayHost, needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
 SMALL = SandboxLimits(memory_bytes=64 * 1_048_576, processes=24, storage_bytes=4 * 1_048_576)
@@ -77,16 +77,30 @@ ENDS = {
 }
 
 
-@pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
-    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True, accept_shared_user=True)
+@contextlib.asynccontextmanager
+async def open_client(folder: Path) -> AsyncIterator[SandboxClient]:
+    client = SandboxClient(folder, accept_weak_limits=True, accept_shared_user=True)
     yield client
     await client.aclose()
 
 
 @pytest.fixture
+async def client(gateway_host: GatewayHost) -> AsyncIterator[SandboxClient]:
+    """A client of the supervisor's user, and one of another: what follows holds for both."""
+    async with open_client(gateway_host.supervisor) as client:
+        yield client
+
+
+@pytest.fixture
+async def own_client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
+    """A client that may end its supervisor, and starts the next one."""
+    async with open_client(tmp_path / "sandboxes") as client:
+        yield client
+
+
+@pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Make a folder that every user can read, unlike those of pytest."""
+    """Make a folder that every user can read, unlike those of pytest; with a client, in one that only it may enter."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -226,15 +240,15 @@ async def test_a_running_program_ends_with_the_connection_of_its_gateway(client:
     await wait_until_gone(client)
 
 
-async def test_a_running_program_ends_with_its_supervisor_and_says_so(client: SandboxClient) -> None:
-    sandbox = await client.start(SandboxSpec(command=("/bin/cat",), seconds=None, limits=SMALL))
+async def test_a_running_program_ends_with_its_supervisor_and_says_so(own_client: SandboxClient) -> None:
+    sandbox = await own_client.start(SandboxSpec(command=("/bin/cat",), seconds=None, limits=SMALL))
     sandbox.stdin.write(b"here\n")
     assert await sandbox.stdout.readline() == b"here\n"
-    os.kill(find_supervisor(client), signal.SIGKILL)
+    os.kill(find_supervisor(own_client), signal.SIGKILL)
     assert await sandbox.stdout.readline() == b""
     assert (await sandbox.wait()).ending is Ending.FAILURE
     await sandbox.aclose()
-    await wait_until_gone(client)
+    await wait_until_gone(own_client)
 
 
 async def test_a_program_connects_to_its_gateway_and_nowhere_else(client: SandboxClient) -> None:
@@ -272,15 +286,15 @@ async def test_a_cancelled_call_leaves_no_process(client: SandboxClient) -> None
 
 
 async def test_a_killed_supervisor_takes_its_sandboxes_along_and_the_next_call_starts_another(
-    client: SandboxClient,
+    own_client: SandboxClient,
 ) -> None:
-    running = asyncio.create_task(run_python(client, "import time; time.sleep(60)"))
-    await wait_until_running(client)
-    os.kill(find_supervisor(client), signal.SIGKILL)
+    running = asyncio.create_task(run_python(own_client, "import time; time.sleep(60)"))
+    await wait_until_running(own_client)
+    os.kill(find_supervisor(own_client), signal.SIGKILL)
     result = await running
     assert result.end.ending is Ending.FAILURE
-    await wait_until_gone(client)
-    assert (await run_python(client, "print(1)")).stdout == b"1\n"
+    await wait_until_gone(own_client)
+    assert (await run_python(own_client, "print(1)")).stdout == b"1\n"
 
 
 async def test_weak_limits_are_refused_unless_they_are_accepted(client: SandboxClient) -> None:
@@ -329,24 +343,26 @@ async def test_a_program_that_handles_a_refused_fork_ends_by_itself(client: Sand
         assert "refused" in result.end.note
 
 
-async def test_a_failure_says_whether_the_program_has_started(client: SandboxClient) -> None:
+async def test_a_failure_says_whether_the_program_has_started(own_client: SandboxClient) -> None:
     for folder in ("/none", "/run"):
-        never = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path=folder),)))
+        never = await own_client.run(
+            SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path=folder),))
+        )
         assert (never.end.ending, never.end.has_started) == (Ending.FAILURE, False), never
-    running = asyncio.create_task(run_python(client, "import time; time.sleep(60)"))
-    await wait_until_running(client)
-    outside = min(list_marked_processes(mark_processes(client.folder)))
+    running = asyncio.create_task(run_python(own_client, "import time; time.sleep(60)"))
+    await wait_until_running(own_client)
+    outside = min(list_marked_processes(mark_processes(own_client.folder)))
     os.kill(outside, signal.SIGKILL)
     killed = (await running).end
     assert (killed.ending, killed.has_started) == (Ending.FAILURE, True), killed
 
 
-async def test_the_folder_of_the_supervisor_is_shown_to_no_sandbox(client: SandboxClient) -> None:
-    await run_python(client, "pass")
-    inside = client.folder / "inside"
+async def test_the_folder_of_the_supervisor_is_shown_to_no_sandbox(own_client: SandboxClient) -> None:
+    await run_python(own_client, "pass")
+    inside = own_client.folder / "inside"
     inside.mkdir()
-    for folder in (client.folder, client.folder.parent, inside):
-        refused = await client.run(
+    for folder in (own_client.folder, own_client.folder.parent, inside):
+        refused = await own_client.run(
             SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path=str(folder)),))
         )
         assert (refused.end.ending, refused.end.has_started) == (Ending.FAILURE, False)
@@ -364,9 +380,8 @@ async def serve_here(folder: Path) -> AsyncIterator[SandboxClient]:
         if (folder / SOCKET_NAME).exists():
             break
         await asyncio.sleep(0.01)
-    client = SandboxClient(folder, accept_weak_limits=True, accept_shared_user=True)
-    yield client
-    await client.aclose()
+    async with open_client(folder) as client:
+        yield client
     await serving
     supervisor.close()
 
@@ -464,21 +479,21 @@ async def test_a_supervisor_that_stays_says_what_it_serves_and_a_second_one_that
 
 @pytest.mark.nightly
 async def test_nothing_is_left_of_400_sandboxes_whose_supervisor_is_killed_again_and_again(
-    client: SandboxClient,
+    own_client: SandboxClient,
 ) -> None:
     kills = 0
 
     async def run_some(count: int) -> None:
         for _ in range(count):
             with contextlib.suppress(SandboxUnavailable):
-                await client.run(SandboxSpec(command=("/bin/sh", "-c", "sleep 300 & sleep 0.01"), seconds=30))
+                await own_client.run(SandboxSpec(command=("/bin/sh", "-c", "sleep 300 & sleep 0.01"), seconds=30))
 
     async def kill_again_and_again() -> None:
         nonlocal kills
         while True:
             await asyncio.sleep(1.5)
             try:
-                os.kill(find_supervisor(client), signal.SIGKILL)
+                os.kill(find_supervisor(own_client), signal.SIGKILL)
             except (LookupError, ProcessLookupError):
                 continue
             kills += 1
@@ -487,9 +502,9 @@ async def test_nothing_is_left_of_400_sandboxes_whose_supervisor_is_killed_again
     await asyncio.gather(*(run_some(50) for _ in range(8)))
     killer.cancel()
     assert kills >= 3
-    await client.run(SandboxSpec(command=("/bin/true",), seconds=30))
-    await wait_until_gone(client)
-    mark = mark_processes(client.folder)
+    await own_client.run(SandboxSpec(command=("/bin/true",), seconds=30))
+    await wait_until_gone(own_client)
+    mark = mark_processes(own_client.folder)
     left = [each for each in Path("/sys/fs/cgroup").rglob(f"{mark}/*") if each.is_dir()]
     assert left == []
 
