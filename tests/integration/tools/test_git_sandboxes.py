@@ -25,7 +25,7 @@ from deputize.tools.git.history import blame_lines, list_branches, read_log, sho
 from deputize.tools.git.process import Deadline, GitFailed
 from deputize.tools.git.sandboxes import GitSandboxes
 from tests.support.git_traps import TRAPS, Ground, Trap, copy_ground, make_ground
-from tests.support.sandbox_host import needs_sandboxes
+from tests.support.sandbox_host import GatewayHost, needs_sandboxes
 from tests.unit.tools.test_git_traps import Tools, describe
 
 pytestmark = [pytest.mark.requirement("EXE-4"), needs_sandboxes]
@@ -62,8 +62,13 @@ def run(branches: Branches, script: str, **options: Any) -> str:
     return branches.git("-c", f"alias.own=!{script}", "own", deadline=options.pop("deadline", soon()), **options).text
 
 
-def test_git_answers_as_it_does_outside(ground: Ground, branches: Branches) -> None:
-    outside = Branches(ground.repository, branches.data)
+def test_git_answers_as_it_does_outside(gateway_host: GatewayHost) -> None:
+    ground = make_ground(gateway_host.folder)
+    client = SandboxClient(gateway_host.supervisor, accept_weak_limits=True, accept_shared_user=True)
+    sandboxes = GitSandboxes(client)
+    outside, branches = [
+        Branches(ground.repository, ground.folder / "data", open_sandbox=each) for each in (None, sandboxes.open)
+    ]
     (ground.repository / 'it\'s "é"').write_text("one\n")
     ground.git("add", ".")
     ground.git("commit", "--quiet", "--message", "It's ü")
@@ -85,6 +90,7 @@ def test_git_answers_as_it_does_outside(ground: Ground, branches: Branches) -> N
     assert answers[0] == answers[1]
     assert refusals[0] == refusals[1]
     assert len(answers[1][1].commits) == 1
+    asyncio.run(sandboxes.aclose())
 
 
 def test_a_git_that_was_taken_over_reaches_the_repository_alone(ground: Ground, branches: Branches) -> None:
