@@ -35,32 +35,35 @@ class NotCanonical(ValueError):
     """The value has no canonical form: a number outside the safe range, a lone surrogate, a key that is no string."""
 
 
-def describe_unrepresentable(value: Any, path: str = "", depth: int = 0) -> str | None:
-    """Describe, for its author, the first part of a value that JSON does not have, with its path; None if not found."""
-    where = f"{path or 'it'} is"
+def describe_unrepresentable(value: Any, place: str = "result", depth: int = 0) -> str | None:
+    """Describe, for its author, the first part of a result that JSON does not have; None if not found.
+
+    Its place is written as in Python: one with slashes would be hidden in errors like the path of a file.
+    """
     match value:
         case None | bool():
             return None
         case float():
-            return None if math.isfinite(value) else f"{where} {value}, which is no number in JSON; return None instead"
+            is_number = math.isfinite(value)
+            return None if is_number else f"{place} is {value}, which is no number in JSON; return None instead"
         case int():
             is_exact = abs(value) <= _LARGEST_EXACT_INTEGER
-            return None if is_exact else f"{where} an integer of more than 53 bits; return it as a text"
+            return None if is_exact else f"{place} is an integer of more than 53 bits; return it as a text"
         case str():
-            return None if value.isascii() or _is_unicode(value) else f"{where} a text with half a surrogate pair"
+            return None if value.isascii() or _is_unicode(value) else f"{place} is a text with half a surrogate pair"
         case dict() | list() | tuple() if depth > _MAX_DESCRIBED_DEPTH:
             return None
         case dict():
             name = next((each for each in value if not isinstance(each, str)), None)
             if name is not None:
-                return f"{path or 'it'} has the key {str(name)[:40]!r}, which is no text; write keys as texts"
+                return f"{place} has the key {str(name)[:40]!r}, which is no text; write keys as texts"
             parts: Any = value.items()
         case list() | tuple():
             parts = enumerate(value)
         case _:
             hint = "return a list" if isinstance(value, set | frozenset) else "return text, numbers, lists and dicts"
-            return f"{where} a {type(value).__name__}; {hint}"
-    descriptions = (describe_unrepresentable(each, f"{path}/{name}", depth + 1) for name, each in parts)
+            return f"{place} is of type {type(value).__name__}; {hint}"
+    descriptions = (describe_unrepresentable(each, f"{place}[{name!r:.60}]", depth + 1) for name, each in parts)
     return next((each for each in descriptions if each is not None), None)
 
 
