@@ -57,7 +57,11 @@ def undo(
     if agent and not since:
         exit_with_error("Say since when: deputize undo --agent NAME --since 4h.")
     gateway = find_gateway(url, token)
-    call_id = resolve_call_id(gateway, call_id) if call_id else ""
+    # Once an undo was called, it is the last call.
+    again = "repeat the command"
+    if call_id == "last":
+        call_id = resolve_call_id(gateway, call_id)
+        again = f"deputize undo {call_id}"
     moment = parse_time(since, "since") if since else ""
     selection = {
         name: value
@@ -90,7 +94,7 @@ def undo(
                 printer.line(f"  {each['state']:<18} {each['undone_call_id']} by {each['tool']} ({each['call_id']})")
         if not answer["made"] or answer["made"][-1]["state"] != "succeeded":
             break
-    _finish(made, left, json, done_before=planned["done"], has_unseen=not _list_ready(left) <= shown_ids)
+    _finish(made, left, json, again, done_before=planned["done"], has_unseen=not _list_ready(left) <= shown_ids)
 
 
 def _list_ready(plan: dict[str, Any]) -> set[str]:
@@ -188,7 +192,7 @@ def _describe_origin(step: dict[str, Any], origin: str) -> str:
 
 
 def _finish(
-    made: list[dict[str, Any]], left: dict[str, Any], json: bool, *, done_before: int, has_unseen: bool
+    made: list[dict[str, Any]], left: dict[str, Any], json: bool, again: str, *, done_before: int, has_unseen: bool
 ) -> None:
     """Say what was undone, now and before, such as by an approval since the last time."""
     undone = format_count(sum(each["state"] == "succeeded" for each in made), "call")
@@ -204,9 +208,9 @@ def _finish(
     if made and made[-1]["state"] == "awaiting_approval":
         call_id = made[-1]["call_id"]
         exit_with_error(
-            f"{done} The last step waits for approval: deputize approvals show {call_id}. Then repeat the command.",
+            f"{done} The last step waits for approval: deputize approvals show {call_id}. Then {again}.",
             EXIT_PENDING,
         )
     if has_unseen:
-        exit_with_error(f"{done} Some of them were not in the plan that you saw: repeat the command.", EXIT_FAILED)
-    exit_with_error(f"{done} Read the last step, then repeat the command: it goes on where it stopped.", EXIT_FAILED)
+        exit_with_error(f"{done} Some of them were not in the plan that you saw: {again}.", EXIT_FAILED)
+    exit_with_error(f"{done} Read the last step, then {again}: it goes on where it stopped.", EXIT_FAILED)

@@ -134,3 +134,14 @@ def test_what_an_approval_undid_in_between_is_counted(gateway: _Server, capsys: 
     gateway.answers = [{**plan("a"), "done": 1}, {"made": [made("a")], "left": plan()}]
     run(gateway)
     assert "Undid 1 call (1 call was undone before)" in capsys.readouterr().out
+
+
+def test_where_the_last_call_was_meant_its_id_goes_on(
+    gateway: _Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deputize.interfaces.cli.commands.undo.resolve_call_id", lambda *_: "call-a")
+    gateway.answers = [plan("a"), {"made": [{**made("a"), "state": "awaiting_approval"}], "left": plan("a")}]
+    with pytest.raises(CommandExit):
+        undo("last", url=f"http://127.0.0.1:{gateway.server_port}", token="t")
+    # The last call is the undo by now.
+    assert "Then deputize undo call-a." in capsys.readouterr().err
