@@ -161,7 +161,10 @@ def _print_written(plan: "ImportPlan", backup: str | None, reason: str) -> None:
         printer.line("  Each user links their own account there, on the accounts page of the console.")
         if plan.service.issuer is None:
             printer.line(f"  Set issuer of {plan.service.name} if the service does not name its authorization server.")
-    printer.line("  Next: review both files, then restart deputize dev or deputize serve")
+    printer.line(
+        "  Next: review both files; deputize dev asks in its terminal whether to use them, deputize serve reads them "
+        "when it starts"
+    )
 
 
 def _describe_plan(plan: "ImportPlan") -> dict[str, Any]:

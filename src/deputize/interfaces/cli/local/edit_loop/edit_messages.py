@@ -112,8 +112,8 @@ def print_files_taken(*, is_first: bool) -> None:
     printer.event(
         "files",
         {"first": is_first},
-        f"{why}: deputize.toml, policies and tools are in use as they are now. When deputize.toml or policies "
-        "change, or a tool is to do more than before, this terminal asks you first",
+        f"{why}: deputize.toml, policies and tools are in use as they are now. Edited tools are used at once; when "
+        "deputize.toml or policies change, this terminal asks you first",
     )
 
 
