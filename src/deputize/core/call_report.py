@@ -25,6 +25,8 @@ class CallReport:
     error_number: str | None = None
     error_message: str = ""
     is_replay: bool = False
+    # Nothing was executed.
+    is_dry_run: bool = False
 
 
 ReportCall = Callable[[CallReport], None]

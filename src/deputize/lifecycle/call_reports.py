@@ -28,6 +28,7 @@ def report_outcome(
             error_number=None if outcome.spec is None else outcome.spec.e_number,
             error_message=problem.message if problem is not None else (error or {}).get("message", ""),
             is_replay=outcome.is_replay,
+            is_dry_run=call.request.dry_run,
         )
     )
 

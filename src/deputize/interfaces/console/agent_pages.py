@@ -10,7 +10,7 @@ from starlette.responses import Response
 from deputize.core.caller import Caller
 from deputize.core.errors import GrantNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AGENTS_PAGE_PATH, SWITCHES_PAGE_PATH
-from deputize.interfaces.console.call_view import STATE_BADGES
+from deputize.interfaces.console.call_view import build_state_badge
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.entry_query import format_address
 from deputize.interfaces.console.pages import ConsolePages
@@ -153,7 +153,7 @@ def _build_agent(agent: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         else {
             "time": build_time_view(last_call["time"], now=now),
             "tool": format_line(last_call["tool"] or ""),
-            "state": build_badge(STATE_BADGES, str(last_call["outcome"] or "running")),
+            "state": build_state_badge(str(last_call["outcome"] or "running"), is_dry_run=last_call["dry_run"]),
         },
     }
 

@@ -127,11 +127,13 @@ def build_rows(page: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _build_state(entry: Mapping[str, Any]) -> StatusBadge:
-    """Name the state that an entry left; a dry run that succeeded executed nothing."""
     state = str(entry.get("outcome") or (entry.get("states") or ("running",))[-1])
-    if state == "succeeded" and entry.get("command") == DRY_RUN:
-        return _DRY_RUN_BADGE
-    return build_badge(STATE_BADGES, state)
+    return build_state_badge(state, is_dry_run=entry.get("command") == DRY_RUN)
+
+
+def build_state_badge(state: str, *, is_dry_run: bool) -> StatusBadge:
+    """Name the state of a call; a dry run that succeeded executed nothing."""
+    return _DRY_RUN_BADGE if is_dry_run and state == "succeeded" else build_badge(STATE_BADGES, state)
 
 
 def _choose_rules(rules: Sequence[str]) -> Sequence[str]:
@@ -173,9 +175,7 @@ def build_call_view(
         "id": format_line(call["call_id"]),
         "tool": format_line(call["tool"]["name"] or "unknown tool"),
         "version": format_line(call["tool"].get("version") or ""),
-        "state": _DRY_RUN_BADGE
-        if state == "succeeded" and last.get("command") == DRY_RUN
-        else build_badge(STATE_BADGES, state),
+        "state": build_state_badge(state, is_dry_run=last.get("command") == DRY_RUN),
         "is_ended": state in TERMINAL_STATES,
         "error": _build_error(last, call),
         "outcome": _build_outcome(call, last, outcome),

@@ -10,6 +10,7 @@ from typing import Any
 
 from deputize.core.caller import AGENT_SEPARATOR, GRANT_SEPARATOR, Caller
 from deputize.core.canonical import compute_commitment
+from deputize.core.entry_kinds import DRY_RUN
 from deputize.core.subject import AGENT_PREFIX
 from deputize.govern.identity.grants import GrantFilter
 from deputize.govern.kill_switches import KillSwitch
@@ -76,4 +77,5 @@ def _describe_call(entry: dict[str, Any], names: Mapping[str, str]) -> dict[str,
         "tool": entry.get("tool"),
         "user": describe_entry(entry, names)["user"],
         "outcome": entry.get("outcome"),
+        "dry_run": entry.get("command") == DRY_RUN,
     }

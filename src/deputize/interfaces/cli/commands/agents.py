@@ -60,4 +60,6 @@ def _describe_last_call(last_call: dict[str, Any] | None) -> str:
     if last_call is None:
         return "-"
     when = str(last_call["time"]).partition(".")[0].replace("T", " ")
-    return " ".join(part for part in (when, last_call["tool"], last_call["outcome"]) if part)
+    is_dry_run = last_call["dry_run"] and last_call["outcome"] == "succeeded"
+    outcome = "dry run" if is_dry_run else last_call["outcome"]
+    return " ".join(part for part in (when, last_call["tool"], outcome) if part)

@@ -45,6 +45,7 @@ def describe_call(report: CallReport, at: datetime) -> dict[str, Any]:
         "rules": report.rules,
         "outcome": report.state.value,
         "replay": report.is_replay,
+        "dry_run": report.is_dry_run,
         "error": report.error_number,
         "message": report.error_message or None,
         "duration_ms": round(report.seconds * 1000, 3),
@@ -57,7 +58,9 @@ def format_call(report: CallReport, at: datetime, stream: TextIO) -> str:
     user, agent, tool = (to_display_text(text, _MAX_NAME_LENGTH) for text in (report.user, report.agent, report.tool))
     rules = ", ".join(to_display_text(each, _MAX_NAME_LENGTH) for each in report.rules)
     decision = "" if report.behavior is None else f"{report.behavior} by {rules}" if rules else str(report.behavior)
-    outcome = report.state.value.replace("_", " ") + (" (replay)" if report.is_replay else "")
+    is_dry_run = report.is_dry_run and report.state is State.SUCCEEDED
+    outcome = "dry run" if is_dry_run else report.state.value.replace("_", " ")
+    outcome += " (replay)" if report.is_replay else ""
     if report.error_number is not None:
         outcome += f" {report.error_number}"
     parts = [

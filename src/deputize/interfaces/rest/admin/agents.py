@@ -24,6 +24,7 @@ class LastCallModel(BaseModel):
     tool: str | None
     user: str | None = Field(description="For whom it acted; null if they were erased.")
     outcome: str | None
+    dry_run: bool = Field(description="Whether nothing was executed.")
 
 
 class AgentSwitchModel(BaseModel):

@@ -28,6 +28,9 @@ async def test_agents_are_listed_with_whom_they_act_for_and_what_they_did(gatewa
     assert (notes["users"], notes["active_grants"], notes["revoked"]) == (["agents-ana"], 1, False)
     assert notes["last_call"]["call_id"] == made.json()["call_id"]
     assert (notes["last_call"]["tool"], notes["last_call"]["user"]) == ("shop.get_user", "agents-ana")
+    assert not notes["last_call"]["dry_run"]
+    await gateway.call("shop.get_user", {"id": 1}, token=notes_token, dry_run=True)
+    assert (await list_agents(gateway, ana))["list-notes"]["last_call"]["dry_run"]
     assert list(await list_agents(gateway, ana)) == ["list-notes"]
     assert list(await list_agents(gateway, ben)) == ["list-mail"]
     assert not await list_agents(gateway, gateway.token("agents-carl"))

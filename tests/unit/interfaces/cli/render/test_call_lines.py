@@ -40,6 +40,12 @@ def test_a_call_is_one_line_from_the_time_to_the_id() -> None:
     assert line == "09:30:05 ana · hello.greet · allow by token-scopes, reads-are-free · succeeded · 6 ms · 01a1e8d4"
 
 
+def test_a_dry_run_is_called_so_unless_it_was_refused() -> None:
+    assert " · dry run · " in format_call(make_report(is_dry_run=True), AT, io.StringIO())
+    refused = format_call(make_report(is_dry_run=True, state=State.DENIED), AT, io.StringIO())
+    assert " · denied · " in refused
+
+
 def test_a_refusal_names_the_agent_the_error_and_the_reason() -> None:
     report = make_report(
         agent="notes-bot", behavior=None, rules=(), state=State.BLOCKED, seconds=1.25, error_number="E3101",
@@ -85,6 +91,7 @@ def test_a_program_gets_every_field() -> None:
         "rules": ("token-scopes", "reads-are-free"),
         "outcome": "succeeded",
         "replay": True,
+        "dry_run": False,
         "error": None,
         "message": None,
         "duration_ms": 6.4,
