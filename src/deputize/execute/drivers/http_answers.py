@@ -38,7 +38,7 @@ _MAX_SEARCHED_LENGTH: Final = 4_000
 _MAX_HEADER_LENGTH: Final = 2_000
 _LARGEST_DETAILS: Final = 16_384
 _MAX_PAUSE_SECONDS: Final = 3_600
-_MESSAGE_FIELDS: Final = ("message", "detail", "error_description", "title", "error", "errors")
+_MESSAGE_FIELDS: Final = ("message", "msg", "detail", "error_description", "title", "error", "errors")
 _TEXT_TYPES: Final = frozenset(
     {"application/xml", "application/yaml", "application/x-yaml", "application/javascript", "application/x-ndjson",
      "application/x-www-form-urlencoded"}

@@ -76,6 +76,8 @@ def test_retry_after_is_seconds_or_a_date(pause: str, milliseconds: int | None) 
         ({"message": "too long"}, "too long"), ({"error": {"message": "too long"}}, "too long"),
         ({"title": "Bad", "detail": "too long"}, "too long"), ({"errors": [{"message": "too long"}]}, "too long"),
         (["too long"], "too long"), ({"code": 7}, ""),
+        # FastAPI's.
+        ({"detail": [{"type": "value_error", "loc": ["body", "name"], "msg": "too long", "input": "x"}]}, "too long"),
     ],
 )  # fmt: skip
 def test_the_message_of_the_service_is_found_in_its_usual_places(body: Any, message: str) -> None:
