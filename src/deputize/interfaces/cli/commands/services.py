@@ -238,7 +238,9 @@ def _print_plan(plan: "ImportPlan") -> None:
     if len(plan.contents.refusals) > _MOST_ROWS:
         printer.warn(f"{len(plan.contents.refusals) - _MOST_ROWS} more are left out: --json lists all")
     for glob in plan.unknown_globs:
-        printer.warn(f"{to_display_text(glob, 120)} matches no operation: check its spelling")
+        key = plan.find_key(glob)
+        advice = "check its spelling" if key is None else f"write its operation id, {to_display_text(key, 120)}"
+        printer.warn(f"{to_display_text(glob, 120)} matches no operation: {advice}")
     if not plan.is_new:
         _print_changes(plan)
 

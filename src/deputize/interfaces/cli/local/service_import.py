@@ -99,6 +99,11 @@ class ImportPlan:
         """Whether tools differ from those that a person imported before."""
         return not self.is_new and bool(self.new_keys or self.changes or self.removed_keys)
 
+    def find_key(self, tool: str) -> str | None:
+        """Find the operation id behind a tool's name: patterns match ids, and names may be shorter."""
+        contracts = self.contents.contracts.items()
+        return next((key for key, each in contracts if tool in (each.name, each.full_name)), None)
+
 
 def read_source(source: str) -> bytes:
     """Read the document from a file or a URL."""

@@ -287,7 +287,14 @@ def test_keys_that_are_needed_together_are_a_secret_each(project: Path) -> None:
 
 
 def test_globs_that_match_nothing_are_named() -> None:
-    assert plan(writes=("createOrder", "craete*")).unknown_globs == ("craete*",)
+    made = plan(writes=("createOrder", "craete*", "delete_order"))
+    assert made.unknown_globs == ("craete*", "delete_order")
+    # Lists of tools show names; patterns are of operation ids.
+    assert [made.find_key(each) for each in ("craete*", "delete_order", "orders.delete_order")] == [
+        None,
+        "deleteOrder",
+        "deleteOrder",
+    ]
 
 
 def test_the_url_comes_from_the_command_the_document_or_the_source() -> None:
