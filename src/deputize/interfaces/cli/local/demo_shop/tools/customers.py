@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from deputize import Preview, ToolConflict, ToolContext, tool
+from deputize import Preview, ToolConflict, ToolContext, ToolPrecondition, tool
 
 _FILE = Path("customers.json")
 _lock = threading.Lock()
@@ -24,6 +24,12 @@ def _load() -> dict[str, Customer]:
     return {number: Customer(**customer) for number, customer in json.loads(_FILE.read_text()).items()}
 
 
+def _find(customers: dict[str, Customer], number: int) -> Customer:
+    if str(number) not in customers:
+        raise ToolPrecondition(f"there is no customer {number}")
+    return customers[str(number)]
+
+
 @tool(effects="read", examples=[{"number": 7}])
 def show(number: int) -> Customer:
     """Show a customer.
@@ -31,10 +37,7 @@ def show(number: int) -> Customer:
     Args:
         number: The customer's number.
     """
-    customers = _load()
-    if str(number) not in customers:
-        raise ToolConflict(f"there is no customer {number}")
-    return customers[str(number)]
+    return _find(_load(), number)
 
 
 @tool(effects="read", scopes=["customers:export"])
@@ -44,7 +47,7 @@ def export() -> list[Customer]:
 
 
 def _preview_delete(number: int) -> Preview:
-    customer = _load()[str(number)]
+    customer = _find(_load(), number)
     return Preview(
         changes=[
             {"resource": "customers", "op": "delete", "scope": str(number), "before": customer.name, "count": 1},
@@ -69,8 +72,9 @@ def delete(number: int, context: ToolContext) -> str:
     """
     with _lock:
         customers = _load()
-        customer = customers.pop(str(number))
+        customer = _find(customers, number)
         if context.guards.get("name", customer.name) != customer.name:
             raise ToolConflict(f"customer {number} is no longer the one that was approved")
+        del customers[str(number)]
         _FILE.write_text(json.dumps({key: each.model_dump() for key, each in customers.items()}, indent=1))
         return f"{customer.name} is gone, with {customer.invoices} invoices"

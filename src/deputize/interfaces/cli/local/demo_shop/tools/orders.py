@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from deputize import ToolConflict, tool
+from deputize import ToolPrecondition, tool
 
 _FILE = Path("orders.json")
 _lock = threading.Lock()
@@ -81,7 +81,7 @@ def cancel(number: int) -> Order:
     with _lock:
         orders = _load()
         if str(number) not in orders:
-            raise ToolConflict(f"there is no order {number}")
+            raise ToolPrecondition(f"there is no order {number}")
         order = orders.pop(str(number))
         _save(orders)
         return order
