@@ -16,7 +16,7 @@ _ATTRIBUTES = set(
     datetime download hidden disabled colspan rowspan min max step xmlns viewbox width height x y x1 y1 x2 y2 cx cy r
     rx ry d points transform preserveaspectratio text-anchor dominant-baseline marker-end orient refx refy markerwidth
     markerheight focusable data-letter data-key data-label data-live data-live-state data-when-empty data-zone
-    data-follow list""".split()  # noqa: SIM905 -- as above
+    data-follow list tabindex""".split()  # noqa: SIM905 -- as above
 )
 _ADDRESSES = frozenset({"href", "src", "action", "formaction", "data-live"})
 # Where a caller's text may stand in an attribute, as a value that nothing acts on, or quoted in an address of ours.

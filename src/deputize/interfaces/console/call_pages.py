@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from deputize.core.caller import UNDO_SCOPE, Caller, parse_grant
 from deputize.core.clock import make_first_id
 from deputize.core.contract.contract import MutationClass
-from deputize.core.errors import CallNotFound, MalformedRequest, Problem
+from deputize.core.errors import CallNotFound, MalformedRequest, Problem, find_problem_by_number
 from deputize.core.settings.urls import AUDIT_PAGE_PATH, CALLS_PAGE_PATH
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.interfaces.audit_download import build_export_headers, stream_export
@@ -50,6 +50,7 @@ _PAGE_SIZE: Final = 50
 # Of more rows at once, the newest come: no one reads all of them.
 _MAX_LIVE_ROWS: Final = 25
 _EXPORT_FORMATS: Final[Mapping[str, AuditFormat]] = {"csv": "csv", "jsonl": "jsonl"}
+_REFUSED: Final = frozenset({State.DENIED, State.BLOCKED, State.VALIDATION_FAILED, State.SCHEMA_PARSE_FAILED})
 _NO_PAGE: Final[dict[str, Any]] = {"entries": [], "next_before": None, "detail": None}
 
 
@@ -165,7 +166,12 @@ class CallPages(ConsolePages):
             has_script=True,
             followed_path="" if view["is_ended"] else f"{CALLS_PAGE_PATH}/{call_id}",
             call=view,
-            acts=_list_acts(caller, call, is_run=history.row is not None and history.row["is_run"]),
+            acts=_list_acts(
+                caller,
+                call,
+                is_run=history.row is not None and history.row["is_run"],
+                did_nothing=_did_nothing(call, entries[-1]["entry"]),
+            ),
         )
 
     async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:
@@ -324,7 +330,7 @@ def _is_own(caller: Caller, call: Mapping[str, Any]) -> bool:
     return bool(call.get("user") == caller.user)
 
 
-def _list_acts(caller: Caller, call: Mapping[str, Any], *, is_run: bool) -> list[tuple[str, str]]:
+def _list_acts(caller: Caller, call: Mapping[str, Any], *, is_run: bool, did_nothing: bool) -> list[tuple[str, str]]:
     """List the forms of a call that this person may open, by name and text. The gateway decides when one is sent.
 
     The arguments of a call that was answered at once are not stored: repeating it is a new call.
@@ -335,10 +341,17 @@ def _list_acts(caller: Caller, call: Mapping[str, Any], *, is_run: bool) -> list
         return [("cancel", "Cancel…")] if is_own or caller.can_operate else []
     if is_own and is_run and state is not State.SUCCEEDED:
         acts.append(("retry", "Retry…"))
-    changed_something = call.get("mutation_class", MutationClass.READ) != MutationClass.READ
-    if changed_something and (is_own or caller.is_auditor):
+    is_write = call.get("mutation_class", MutationClass.READ) != MutationClass.READ
+    if is_write and not did_nothing and (is_own or caller.is_auditor):
         acts.append(("undo", "Undo…"))
     return acts
+
+
+def _did_nothing(call: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
+    """Tell whether a call ended without an effect: refused before its tool began, or by an error that proves it."""
+    kind = find_problem_by_number(str(last.get("error") or ""))
+    is_refused = call["state"] in _REFUSED and "attempts" not in last
+    return is_refused or (kind is not None and kind.proves_nothing_happened)
 
 
 def _parse_call_id(request: Request) -> str:

@@ -6,7 +6,15 @@ from typing import Any, Final
 
 from deputize.core.display_text import to_display_text
 from deputize.core.entry_kinds import DRY_RUN
-from deputize.core.errors import find_problem_by_number, find_problem_type
+from deputize.core.errors import (
+    DisabledByKillSwitch,
+    FlowFailed,
+    PermissionDenied,
+    Problem,
+    ScopeMissing,
+    find_problem_by_number,
+    find_problem_type,
+)
 from deputize.core.states import TERMINAL_STATES
 from deputize.interfaces.console.charts import Span, draw_waterfall, format_milliseconds
 from deputize.interfaces.console.paths import is_id
@@ -17,6 +25,7 @@ from deputize.interfaces.console.view import (
     build_value_view,
     build_value_views,
     format_line,
+    format_sentence,
 )
 
 STATE_BADGES: Final = {
@@ -66,7 +75,7 @@ _VERDICT_BADGES: Final = {
 _DRY_RUN_BADGE: Final = StatusBadge(icon="◌", text="dry run", tone="plain")
 _NOT_YOURS: Final = "Its maker and administrators can read what came back."
 _NO_ARGUMENTS: Final = (
-    "They were not kept: those of a call that is answered at once are not stored. Its audit entry has their digest."
+    "They were not kept: those of a call that is answered at once are not stored. The audit entry has their digest."
 )
 _KEPT_ARGUMENTS: Final = (
     "They are for its maker and administrators, until they are deleted with its result or the version of its tool."
@@ -83,6 +92,14 @@ _WAITING_LABELS: Final = {
     "queued": ("queued", "plain"),
     "running": ("running", "good"),
 }
+# Where the general advice is about the fields that programs get.
+_ADVICE: Final[Mapping[type[Problem] | None, str]] = {
+    FlowFailed: "Its steps show what was done and what was taken back. Correct the cause, then call it again.",
+    PermissionDenied: "Ask the owner of the rule for permission.",
+    ScopeMissing: "Make the call with a token that has it.",
+}
+# Their reasons are those of rules, tokens and switches.
+_REFUSALS: Final = (PermissionDenied, ScopeMissing, DisabledByKillSwitch)
 _MAX_ITEMS: Final = 50
 _MAX_ROW_RULES: Final = 3
 _TOKEN_RULES: Final = frozenset({"token-scopes", "token-tools"})
@@ -178,7 +195,7 @@ def build_call_view(
         "state": build_state_badge(state, is_dry_run=last.get("command") == DRY_RUN),
         "is_ended": state in TERMINAL_STATES,
         "error": _build_error(last, call),
-        "outcome": _build_outcome(call, last, outcome),
+        "outcome": _build_outcome(call, last, outcome, decision),
         "arguments": None if arguments is None else build_value_views(dict(arguments)),
         "arguments_note": _KEPT_ARGUMENTS if keeps_arguments else _NO_ARGUMENTS,
         "user": _name_person(maker["user"]),
@@ -211,22 +228,32 @@ def _build_error(last: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, 
 
 
 def _build_outcome(
-    call: Mapping[str, Any], last: Mapping[str, Any], outcome: Mapping[str, Any] | None
+    call: Mapping[str, Any],
+    last: Mapping[str, Any],
+    outcome: Mapping[str, Any] | None,
+    decision: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Describe what came back, as far as it is stored and this person may read it."""
+    """Describe what came back, as far as it is stored and this person may read it; of a refusal, its reason."""
     kind = find_problem_by_number(str(last.get("error") or ""))
     if outcome is None:
         note = str(call.get("detail") or "")
         if not note:
             note = "It has not ended yet." if call["state"] not in TERMINAL_STATES else _NOT_YOURS
-        advice = "" if kind is None else kind.spec.advice
-        return {"is_error": kind is not None, "message": "", "advice": advice, "shown": [], "note": format_line(note)}
+        reasons = [each["reason"] for each in decision["rules"] if each.get("reason")] if kind in _REFUSALS else []
+        return {
+            "is_error": kind is not None,
+            "message": to_display_text("; ".join(reasons), 600),
+            "advice": _ADVICE.get(kind, kind.spec.advice) if kind is not None else "",
+            "shown": [],
+            # The heading says it otherwise.
+            "note": "" if reasons else format_sentence(note),
+        }
     error = outcome.get("error")
     if error is not None:
         return {
             "is_error": True,
             "message": to_display_text(str(error["message"]), 600),
-            "advice": to_display_text(str(error["advice"] or ""), 600),
+            "advice": _ADVICE.get(kind) or to_display_text(str(error["advice"] or ""), 600),
             "shown": build_value_views(error["details"]) if error["details"] else [],
             "note": "",
         }

@@ -23,7 +23,7 @@ _STEP_BADGES: Final = {
     "running": ("▶", "running", "pending"),
     "succeeded": ("✓", "succeeded", "good"),
     "skipped": ("↷", "skipped", "plain"),
-    "failed": ("✗", "failed", "bad"),
+    "failed": ("✕", "failed", "bad"),
     "discarded": ("–", "not run, or stopped", "plain"),
     "compensated": ("↶", "taken back", "plain"),
 }

@@ -105,10 +105,12 @@ def _build_task(item: Mapping[str, Any], *, now: datetime) -> dict[str, str]:
     tool, call_path = format_line(item["tool"] or ""), f"{CALLS_PAGE_PATH}/{item['call_id']}"
     if kind == "approval":
         asked, ends = (build_time_view(item[name], now=now) for name in ("opened_at", "ends_at"))
+        maker = f"{item['agent']} for {item['user']}" if item["agent"] else item["user"]
         return {
             "icon": "●",
             "text": f"{tool} waits for approval",
-            "aside": f"asked {asked.distance if asked else ''}, denied automatically {ends.distance if ends else ''}",
+            "aside": f"asked {asked.distance if asked else ''} by {format_line(maker)}, "
+            f"denied automatically {ends.distance if ends else ''}",
             "path": f"{APPROVALS_PAGE_PATH}/{item['id']}",
         }
     if kind == "undo":
@@ -135,7 +137,7 @@ def build_charts(minutes: Sequence[Mapping[str, Any]], *, has_more: bool) -> lis
         _build_count_chart("Refusals", denials, labels, "pending", suffix="+" if has_more else ""),
         _build_count_chart("Failures of tools and services", errors, labels, "bad"),
         ChartView(
-            title="Latency, p95 of the slowest minute",
+            title="p95 latency, slowest minute",
             number="–" if slowest is None else format_milliseconds(slowest),
             picture=draw_bars("The latency that 95% of calls kept, by minute", latencies, "calm"),
             rows=[

@@ -20,9 +20,10 @@ _PAGE_SIZE: Final = 100
 _MAX_MATCHES: Final = 50
 _NEWEST: Final = 5
 _LEVEL_DAYS: Final = 7
+_MAX_ARGUMENTS: Final = 100
 # What the page shows in places of its own.
 _SHOWN_FIELDS: Final = frozenset(
-    {"namespace", "name", "title", "description", "version", "effects", "input_schema", "output_schema", "examples"}
+    {"namespace", "name", "title", "description", "version", "effects", "output_schema", "examples"}
 )
 
 
@@ -75,7 +76,7 @@ class ToolPages(ConsolePages):
             has_script=True,
             tool=_build_tool(tool),
             provider=format_line(contract["provider"]),
-            schema=build_value_view("Arguments", tool["input_schema"]),
+            arguments=_list_arguments(tool["input_schema"]),
             contract=[
                 build_value_view(name, value)
                 for name, value in contract.items()
@@ -127,6 +128,32 @@ def _build_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
         "is_deprecated": tool["deprecation"] is not None,
         "keeps_credential": tool.get("credential_lifetime") == "program",
     }
+
+
+def _list_arguments(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the arguments that a schema names; the contract has all of it."""
+    parts = list(schema.get("properties", {}).items())[:_MAX_ARGUMENTS]
+    return [
+        {
+            "name": format_line(name),
+            "type": format_line(_name_type(part)),
+            "is_required": name in schema.get("required", ()),
+            "description": to_display_text(str(part.get("description") or ""), 400) if isinstance(part, dict) else "",
+        }
+        for name, part in parts
+    ]
+
+
+def _name_type(part: Any) -> str:
+    """Name the type of a part of a schema, where few words do."""
+    if not isinstance(part, dict):
+        return "anything"
+    if "enum" in part:
+        return "one of " + ", ".join(str(each) for each in part["enum"])
+    if "anyOf" in part:
+        return " or ".join(dict.fromkeys(_name_type(each) for each in part["anyOf"]))
+    kinds = part.get("type", "see the contract")
+    return " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
 
 
 def _build_level(level: Mapping[str, Any]) -> dict[str, Any]:

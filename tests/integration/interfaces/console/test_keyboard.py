@@ -103,7 +103,7 @@ async def find_why_a_call_was_refused(person: Person) -> None:
     assert refused.status_code == 403
     await person.choose_row(refused.json()["call_id"])
     await person.press("Enter", opens=True)
-    await person.see("Why", "required scope is missing", "by token-scopes")
+    await person.see("A required scope is missing", "the token lacked a scope", "shop:write")
 
 
 async def cancel_a_call(person: Person) -> None:

@@ -376,7 +376,7 @@ async def test_a_flow_shows_its_graph_its_steps_with_their_calls_and_what_it_lef
         assert "note shop.rename_user needs id, and the contract binds nothing to it" in left
         # A read leaves nothing.
         assert "find ✓ succeeded" not in left
-        assert "stop shop.fail ✗ failed stop ✕ failed ended in tool-failed as asked" in steps
+        assert "stop shop.fail ✕ failed stop ✕ failed ended in tool-failed as asked" in steps
         call = await browser.get(f"/console/calls/{world['flow_id']}")
         assert f'/console/flows/{world["flow_id"]}">Steps of the flow' in call.text
         step = re.search(r'href="(/console/calls/[^"]+)"><bdi>note', page.text)
@@ -424,7 +424,7 @@ async def test_a_dry_run_is_one_in_every_list_and_an_agent_that_is_off_is_shown_
         assert "/console/switches/on?kind=agent&amp;value=billing-bot" in page.text
         refused = await gateway.call("shop.get_user", {"id": 7}, token=gateway.token("ana", agent="billing-bot"))
         text = visible_text(await browser.get(f"/console/calls/{refused.json()['call_id']}"))
-        assert "root turned off the agent billing-bot: it books twice" in text
+        assert "What went wrong root turned off the agent billing-bot: it books twice" in text
         assert (await gateway.post("/v1/switches", {**switch, "off": False}, token=admin)).status_code == 200
 
 
@@ -443,9 +443,12 @@ async def test_the_page_of_a_call_says_first_why_it_ended_so_and_what_came_back(
             assert (role, "the shelf 5 is empty today" in visible_text(page)) == (role, may_read)
             assert f'href="/console/errors/{code}"' in page.text
             assert failed["title"] in visible_text(page)
+            # Its error proves that nothing happened.
+            assert "Undo…" not in page.text
             result = await browser.get(f"/console/calls/{wrote['call_id']}")
             assert (role, "What came back" in visible_text(result)) == (role, True)
             assert (role, "as its caller got it" in visible_text(result)) == (role, may_read)
+            assert "Undo…" in result.text
     read = (await gateway.call("shop.fail", {"slug": "tool-failed"})).json()
     shown = (await gateway.get(f"/v1/calls/{read['call_id']}")).json()
     assert (shown["state"], shown["error"]["message"]) == ("failed", "ended in tool-failed as asked")

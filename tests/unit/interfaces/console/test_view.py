@@ -210,7 +210,7 @@ def test_who_signed_in_too_weakly_may_still_say_no_and_is_shown_the_way() -> Non
     told = make_request(may_decide=False, why_not="this approval needs the sign-in method hwk")
     page = ParsedPage(render_request(told, sign_in_again_url="/console/sign-in?again=1"))
     assert "You cannot approve this: this approval needs the sign-in method hwk" in page.text
-    assert [each.get("class") for each in page.find_all("button")] == ["quiet", "deny"]
+    assert [each.get("class") for each in page.find_all("button")] == ["link", "deny"]
     assert {"class": "button", "href": "/console/sign-in?again=1"} in page.find_all("a")
 
 
