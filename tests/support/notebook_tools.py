@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from deputize import Preview, tool
+from deputize import Preview, ToolContext, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 
 Name = Annotated[str, Field(description="The name of the note", examples=["a"])]
@@ -13,6 +13,8 @@ Text = Annotated[str, Field(description="What it says", examples=["milk"])]
 
 notes: dict[str, str] = {}
 mails: list[str] = []
+# What `reopen` was to compare with what it met.
+guarded: list[dict[str, Any]] = []
 # What a tool raises for notes of this name, once its effect is there.
 failures: dict[str, Exception] = {}
 # What `change` waits for before it writes a note of this name.
@@ -104,8 +106,12 @@ def unstamp(name: Name) -> dict[str, str]:
 
 
 def preview_reopen(name: str) -> Preview:
-    is_kept = f"closed {name}" in notes
-    return Preview(preconditions=[{"name": "kept", "holds": is_kept, "detail": "its text was not kept"}])
+    text = notes.get(f"closed {name}")
+    return Preview(
+        preconditions=[{"name": "kept", "holds": text is not None, "detail": "its text was not kept"}],
+        impact={"text": text},
+        guards={"text": text},
+    )
 
 
 @tool(effects="write", resources=["update book.folders/{name}"], undo="book.reopen", **_OPTIONS)
@@ -118,8 +124,9 @@ def close(name: Name) -> dict[str, str]:
 @tool(
     effects="write", resources=["update book.folders/{name}"], undo="book.close", preview=preview_reopen, **_OPTIONS
 )  # fmt: skip
-def reopen(name: Name) -> dict[str, str]:
+def reopen(name: Name, context: ToolContext) -> dict[str, str]:
     """Open a note with the text that was kept."""
+    guarded.append(dict(context.guards))
     notes[name] = notes.pop(f"closed {name}")
     return {"name": name}
 

@@ -1,6 +1,6 @@
 """Define a call as an interface hands it in: the tool, its arguments, the idempotency key and the deadline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NewType
 
@@ -87,6 +87,9 @@ class CallRequest:
     replaces: ReplacedCall | None = None
     # The journal entry that this call takes back; set by operations, never by an interface.
     undoes: str | None = None
+    # The steps of the undo that goes on with this call, itself first: people who must approve it are asked about them
+    # all. Set by operations, never by an interface.
+    undo_plan: "tuple[PlannedUndo, ...]" = ()
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.
     report_progress: Callable[[ToolProgress], None] | None = None
     # Stops the tool while the caller waits, if its contract says that an interruption cancels it; set by operations.
@@ -94,6 +97,19 @@ class CallRequest:
 
     def with_progress_callback(self, report_progress: Callable[[ToolProgress], None]) -> "CallRequest":
         return replace(self, report_progress=report_progress)
+
+
+@frozen
+class PlannedUndo:
+    """A step of an undo: its call, what it takes back, and where each of its values is from."""
+
+    request: CallRequest
+    entry_id: str
+    undone_call_id: str
+    undone_tool: str
+    origins: Mapping[str, str]
+    # The steps before it that change the same: what its preview finds while they are not made is not what it will find.
+    entries_above: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

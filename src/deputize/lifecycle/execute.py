@@ -20,6 +20,7 @@ from deputize.core.errors import (
     Problem,
     ResultInvalid,
     ToolFailed,
+    Unavailable,
     UpstreamRateLimited,
     UpstreamUnavailable,
 )
@@ -54,7 +55,7 @@ def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Coro
 
 async def _execute_tool(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
     contract = authorized.contract
-    tool = runtime.driver.find_tool(contract)
+    tool = find_approved_tool(runtime, authorized)
     now = runtime.clock.monotonic()
     authorized.validated.deadline.require_time_left(now)
     permit, pending_read = None, None
@@ -83,10 +84,22 @@ async def _execute_tool(runtime: Runtime, authorized: Authorized, guard: ClaimGu
         if isinstance(claim_result, Outcome):
             return claim_result
         guard.authorized, guard.claim = claim_result
+        if authorized.approval is not None:
+            guard.claim = replace(guard.claim, guards=authorized.approval.guards)
         return await dispatch_tool(runtime, guard.authorized, tool, guard.claim, permit)
     finally:
         if permit is not None:
             permit.release()
+
+
+def find_approved_tool(runtime: Runtime, authorized: Authorized) -> AnyTool:
+    """Find the tool that a call is executed with. In development its code may have been replaced since it was approved;
+    the approval is then checked again.
+    """
+    tool, approval = runtime.driver.find_tool(authorized.contract), authorized.approval
+    if approval is not None and isinstance(tool, PythonTool) and tool.code_digest != approval.code_digest:
+        raise Unavailable("the code of the tool was replaced while its approval was checked", nothing_happened=True)
+    return tool
 
 
 async def dispatch_tool(

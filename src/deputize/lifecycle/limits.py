@@ -167,7 +167,7 @@ def _build_execution_id(call_id: str, epoch: int, owner: str) -> str:
 def _begins_later(authorized: Authorized) -> bool:
     """Tell whether the call is stored now and begun by a worker, after an approval or because it is asynchronous."""
     validated = authorized.validated
-    return not validated.call.request.dry_run and (bool(authorized.decision.requirements) or validated.outlives_request)
+    return not validated.call.request.dry_run and (authorized.needs_people or validated.outlives_request)
 
 
 def _add_warnings(authorized: Authorized, admission: Admission) -> Authorized:

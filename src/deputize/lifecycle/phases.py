@@ -118,12 +118,16 @@ class Validated:
 
 @frozen
 class ApprovalGrant:
-    """An approval that was given: the approval request, what it required, and the policies and the code it is for."""
+    """An approval that was given: the approval request, what it required, and the policies and the code it is for.
+
+    `guards` are what the preview found, for the tool to compare with what it meets.
+    """
 
     request_id: str
     demands: tuple[ApprovalRequirement, ...]
     policy_digest: str
     code_digest: str
+    guards: Mapping[str, Any]
 
 
 @frozen
@@ -141,6 +145,11 @@ class Authorized:
     def __post_init__(self) -> None:
         object.__setattr__(self, "call", self.validated.call)
         object.__setattr__(self, "contract", self.validated.contract)
+
+    @property
+    def needs_people(self) -> bool:
+        """True if rules require an approval that nobody has given yet."""
+        return self.approval is None and bool(self.decision.requirements)
 
 
 @frozen

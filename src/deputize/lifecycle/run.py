@@ -19,6 +19,7 @@ from deputize.core.states import State
 from deputize.core.telemetry import Span
 from deputize.evidence.tracing import describe_end
 from deputize.lifecycle.approval.gate import request_approval
+from deputize.lifecycle.approval.planned_undos import find_plan_approval
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.call_reports import report_outcome
 from deputize.lifecycle.claim import ClaimGuard
@@ -85,6 +86,8 @@ class Lifecycle:
                     validated = await hooks.run_before(validated, token_decision, run_job)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(runtime, validated, authority, may_ask=call.request.fallback_of is None)
+                if call.request.undoes is not None and authorized.needs_people and not call.request.dry_run:
+                    authorized = await find_plan_approval(runtime, authorized)
             if call.request.callback is not None:
                 require_valid_callback(runtime, authorized)
             outcome = await run_within_limits(runtime, authorized, self._act)
@@ -107,9 +110,12 @@ class Lifecycle:
         runtime, call = self.runtime, authorized.call
         if call.request.dry_run:
             return await perform_dry_run(runtime, authorized)
-        if authorized.decision.requirements or authorized.validated.outlives_request:
-            submit = request_approval if authorized.decision.requirements else submit_run
-            outcome = await submit(runtime, authorized)
+        if authorized.needs_people or authorized.validated.outlives_request:
+            outcome = await (
+                request_approval(runtime, authorized, self._decide)
+                if authorized.needs_people
+                else submit_run(runtime, authorized)
+            )
             # A repeated key gets the call that was submitted first.
             progress.is_replay = outcome.call_id != call.call_id
             return outcome
@@ -124,6 +130,17 @@ class Lifecycle:
                 if continuation is not None:
                     return continuation
             return await self._finish_call(executed, progress)
+
+    async def _decide(self, caller: Caller, request: CallRequest) -> Authorized:
+        """Decide on a call that is not made yet, as it will be decided on; raise what would refuse it."""
+        runtime, call = self.runtime, self._receive(caller, request)
+        authority = await runtime.authority.load_tenant(call.tenant)
+        run_job = partial(runtime.jobs.run_job, call.tenant)
+        validated = await validate_call(call, authority, runtime.metrics, run_job)
+        if (hooks := self._find_hooks(validated)) is not None:
+            token_decision = authority.check_token(call.caller, validated.contract)
+            validated = await hooks.run_before(hooks.begin(validated), token_decision, run_job)
+        return await authorize(runtime, validated, authority, may_ask=True)
 
     async def retry_call(self, caller: Caller, call_id: str) -> Outcome:
         """Run a failed call again, where that is safe. Raises where it cannot be retried."""

@@ -54,7 +54,45 @@ def delete_user(name: str) -> str:
     """
     gone.append(name)
     return f"{name} is gone, {len(gone)} in all"
+
+
+@tool(
+    effects="write",
+    resources=["create crm.tags/{name}"],
+    scopes=["crm:write"],
+    undo="crm.untag",
+    examples=[{"name": "a"}],
+)
+def tag(name: str) -> dict[str, str]:
+    """Add a tag.
+
+    Args:
+        name: The tag.
+    """
+    return {"name": name}
+
+
+@tool(
+    effects="write",
+    resources=["delete crm.tags/{name}"],
+    scopes=["crm:write"],
+    undo="crm.tag",
+    examples=[{"name": "a"}],
+)
+def untag(name: str) -> dict[str, str]:
+    """Remove a tag.
+
+    Args:
+        name: The tag.
+    """
+    return {"name": name}
 '''
+POLICY = """
+@id("undos-ask")
+@reason("Somebody else agrees before tags go.")
+@decision("ask")
+forbid (principal, action == Action::"call", resource == Tool::"crm.untag") when { context has undoes };
+"""
 ISSUER = f"""
 [[identity.issuers]]
 issuer = "{PEOPLE}"
@@ -115,6 +153,8 @@ def project(workspace: Path) -> Iterator[ApprovalProject]:
     (folder / "people.jwks.json").write_text(json.dumps({"keys": [{**jwk, "kid": "people", "use": "sig"}]}))
     with (folder / "deputize.toml").open("a") as file:
         file.write(ISSUER)
+    with (folder / "policies" / "default.cedar").open("a") as file:
+        file.write(POLICY)
     with BackgroundCommand("dev", folder=folder) as dev:
         dev.wait_for_line("▶")
         yield ApprovalProject(folder=folder, dev=dev, key=key)
@@ -300,6 +340,41 @@ def test_callers_cannot_approve_their_own_call(project: ApprovalProject) -> None
     own = project.run_cli(*words, "--token", project.sign_token("developer"))
     assert (own.code, "rule: no-self-approval" in own.err) == (1, True)
     assert "another person must approve it" in own.err
+
+
+def test_an_undo_of_several_calls_is_approved_once_and_the_command_that_began_goes_on(
+    project: ApprovalProject,
+) -> None:
+    token = project.run_cli("token", "--agent", "bot", "--scope", "crm:write").out.strip()
+    for name in ("a", "b", "c"):
+        done = project.run_cli("call", "crm.tag", f"name={name}", "--session", "s", "--token", token)
+        assert done.code == 0, done.output
+    words = ("undo", "--session", "s", "--yes")
+    asked = project.run_cli(*words)
+    assert asked.code == 3, asked.output
+    told = re.search(
+        r"Undid 0 calls, and 3 more can be\. 3 steps wait for one approval: deputize approvals show "
+        r"([0-9a-f-]{36})\. Then repeat the command\.",
+        asked.err,
+    )
+    assert told is not None, asked.err
+    request_id = told[1]
+    shown = project.run_cli("approvals", "show", request_id).out
+    lines = [
+        r"  developer   undo of 3 calls in development", r"  Steps, in this order: one approval for 3",
+        r"     1  crm\.untag  needs this approval by undos-ask · takes back crm\.tag in call [0-9a-f-]{36}",
+        r'          name: "c"  \(returned by crm\.tag, called by bot\)',
+        r"    undos-ask \(policies/default\.cedar:\d+\): Somebody else agrees before tags go\.",
+        r"    approvers: one approval",
+    ]  # fmt: skip
+    for line in lines:
+        assert re.search(f"^{line}$", shown, re.MULTILINE), (line, shown)
+    approved = project.run_cli("approvals", "approve", request_id, "--code", project.read_code(request_id))
+    assert approved.code == 0, approved.output
+    assert project.run_cli("calls", "watch", re.findall("[0-9a-f-]{36}", approved.out)[0]).code == 0
+    done = project.run_cli(*words)
+    assert (done.code, "✓ Undid 2 calls (1 call was undone before)" in done.out) == (0, True), done.output
+    assert "✓ Approved; the call was started" in project.run_cli("approvals", "show", request_id).out
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202eevil\u2066 [bold]x[/] \r✓ approved\n" + "A" * 50_000

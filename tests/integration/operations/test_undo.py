@@ -397,7 +397,7 @@ async def test_a_request_stays_open_if_nothing_is_undone(
     added = await call(lab, "add", session, by=bot, name="a", text="1")
     await lab.gateway.undo.requests.request_undo(bot, added)
     with monkeypatch.context() as patch:
-        patch.setattr(Undo, "_run_step", die)
+        patch.setattr(Undo, "_run_steps", die)
         with pytest.raises(ConnectionError):
             await undo(lab, leo, call_id=added)
     assert [each["call_id"] for each in await lab.gateway.undo.requests.list_requests(leo)] == [added]

@@ -33,7 +33,8 @@ _LEEWAY_SECONDS = 60
 @frozen
 class OpenApproval:
     """An open approval request. `participants` are those who may not approve it: its user, and the agents whose
-    identity was proven, each as the subject is stored.
+    identity was proven, each as the subject is stored. `source_agents` are those whose words an undo sends, by their
+    names: the journal does not record who proved them, so nobody of such a name approves it.
     """
 
     tenant: str
@@ -41,6 +42,7 @@ class OpenApproval:
     plan: ApprovalPlan
     level: int
     votes: tuple[Vote, ...] = ()
+    source_agents: tuple[str, ...] = ()
 
 
 def check_approver(
@@ -158,6 +160,13 @@ def _require_outsider(caller: Caller, approval: OpenApproval) -> None:
         _refuse(
             NO_SELF_APPROVAL,
             "you took part in this call, so another person must approve it",
+            advice="Ask another member of the approver groups. You may deny the call.",
+        )
+    names = {normalize_person(parse_subject(each)[1]) for each in approval.source_agents}
+    if normalize_person(parse_subject(caller.user)[1]) in names:
+        _refuse(
+            NO_SELF_APPROVAL,
+            "what this undo sends may be the words of an agent of your name, so another person must approve it",
             advice="Ask another member of the approver groups. You may deny the call.",
         )
 

@@ -90,9 +90,14 @@ def _make_sort_key(requirement: ApprovalRequirement) -> tuple[Any, ...]:
     return (*origin, *terms, requirement.deadline_seconds or 0)
 
 
-def serialize_plan(plan: ApprovalPlan) -> list[dict[str, Any]]:
-    """Serialize the requirements of a plan, in order."""
-    return serialize_requirements(plan.requirements)
+def serialize_plan(plan: ApprovalPlan, *, step_count: int = 1) -> list[dict[str, Any]]:
+    """Serialize the requirements of a plan, in order.
+
+    With the number of steps where there are several: a release that cannot show them does not know the field, and fails
+    before anybody decides.
+    """
+    steps = {} if step_count == 1 else {"steps": step_count}
+    return [each | steps for each in serialize_requirements(plan.requirements)]
 
 
 def serialize_requirements(requirements: Iterable[ApprovalRequirement]) -> list[dict[str, Any]]:
@@ -111,7 +116,8 @@ def serialize_requirements(requirements: Iterable[ApprovalRequirement]) -> list[
 
 
 def parse_requirement(data: Mapping[str, Any]) -> ApprovalRequirement:
-    return ApprovalRequirement(**{**data, "groups": tuple(data["groups"])})
+    fields = {name: value for name, value in data.items() if name != "steps"}
+    return ApprovalRequirement(**{**fields, "groups": tuple(data["groups"])})
 
 
 def parse_plan(data: Iterable[Mapping[str, Any]], *, levels: Sequence[float], seconds: float = 0.0) -> ApprovalPlan:

@@ -241,7 +241,12 @@ class CallPages(ConsolePages):
             call_id=call_id,
             may_undo=UNDO_SCOPE in caller.scopes,
             alert=None if problem is None else build_alert(problem),
-            **build_undo_view(plan, () if answer is None else answer["made"], now=gateway.clock.now()),
+            **build_undo_view(
+                plan,
+                () if answer is None else answer["made"],
+                None if answer is None else answer["approval"],
+                now=gateway.clock.now(),
+            ),
         )
 
     async def _render_retry(self, session: ConsoleSession, call_id: str, problem: Problem | None = None) -> Response:

@@ -21,6 +21,7 @@ from deputize.interfaces.console.paths import is_id
 from deputize.interfaces.console.view import (
     StatusBadge,
     build_badge,
+    build_sent_values,
     build_time_view,
     build_value_view,
     build_value_views,
@@ -80,13 +81,6 @@ _NO_ARGUMENTS: Final = (
 _KEPT_ARGUMENTS: Final = (
     "They are for its maker and administrators, until they are deleted with its result or the version of its tool."
 )
-_ORIGIN_TEXTS: Final = {
-    "arguments": "written by {names}",
-    "result": "returned by the call of {names}",
-    "before": "as it was before the call",
-    "contract": "set by the contract",
-    "unknown": "it was not recorded where from",
-}
 _WAITING_LABELS: Final = {
     "awaiting_approval": ("waits for approval", "pending"),
     "queued": ("queued", "plain"),
@@ -347,8 +341,14 @@ def build_entry_view(found: Mapping[str, Any], *, now: datetime) -> dict[str, An
     }
 
 
-def build_undo_view(plan: Mapping[str, Any], made: Sequence[Mapping[str, Any]], *, now: datetime) -> dict[str, Any]:
-    """Describe the plan of an undo, and what was done of it."""
+def build_undo_view(
+    plan: Mapping[str, Any],
+    made: Sequence[Mapping[str, Any]],
+    approval: Mapping[str, Any] | None,
+    *,
+    now: datetime,
+) -> dict[str, Any]:
+    """Describe the plan of an undo, what was done of it, and the approval that it waits for."""
     return {
         "digest": format_line(plan["digest"]),
         "ready": plan["ready"],
@@ -364,6 +364,9 @@ def build_undo_view(plan: Mapping[str, Any], made: Sequence[Mapping[str, Any]], 
             }
             for each in made
         ],
+        "approval": None
+        if approval is None
+        else {"id": format_line(approval["approval_id"]), "steps": approval["steps"]},
     }
 
 
@@ -383,16 +386,5 @@ def _build_undo_step(step: Mapping[str, Any], *, now: datetime) -> dict[str, Any
         "undo_tool": format_line(step["undo_tool"] or "") if step["verdict"] == "ready" else "",
         "until": build_time_view(step["undo_until"], now=now) if step["verdict"] == "ready" else None,
         "is_ready": step["verdict"] == "ready",
-        "arguments": None if step["arguments"] is None else _build_sent_values(step),
+        "arguments": None if step["arguments"] is None else build_sent_values(step, step["user"]),
     }
-
-
-def _build_sent_values(step: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Describe each value that a step sends, and where it is from."""
-    names = ", ".join(format_line(each) for each in step["source_agents"] or [step["user"]])
-    # The last one may say how many more there are.
-    origins = [*(_ORIGIN_TEXTS[step["origins"][name]].format(names=names) for name in step["arguments"]), ""]
-    return [
-        {"value": value, "origin": origin}
-        for value, origin in zip(build_value_views(step["arguments"]), origins, strict=False)
-    ]

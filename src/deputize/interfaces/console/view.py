@@ -58,6 +58,21 @@ EFFECT_BADGES = {
     "write": ("△", "Changes data", "pending"),
     "destructive": ("▲", "Destroys data or cannot be undone", "bad"),
 }
+# Of a step of an undo that is approved with others.
+_STEP_BADGES = {
+    "ask": ("●", "needs this approval", "pending"),
+    "allow": ("✓", "needs no approval", "plain"),
+    "approved": ("✓", "was approved before", "plain"),
+    "alone": ("●", "asks on its own", "plain"),
+    "refused": ("✕", "would be refused", "bad"),
+}
+_ORIGIN_TEXTS = {
+    "arguments": "written by {names}",
+    "result": "returned by the call of {names}",
+    "before": "as it was before the call",
+    "contract": "set by the contract",
+    "unknown": "it was not recorded where from",
+}
 _UNKNOWN_TEXTS = {
     "before": "the state before",
     "after": "the state after",
@@ -159,6 +174,7 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
     input_responses = build_value_views(approval_request.get("input_responses") or {})
     preview = _build_preview(approval_request.get("preview") or {}, now=now)
     undo = approval_request.get("undo")
+    steps = _build_steps(approval_request, now=now)
     return {
         **_build_heading(approval_request, now=now),
         "state": _build_state(approval_request),
@@ -177,9 +193,18 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
         "suspicions": _build_suspicions(approval_request.get("suspicions") or ()),
         "undo": format_line(undo) if undo else "",
         "preview": preview,
+        "steps": steps,
+        "step_count": sum(each["needs_this"] for each in steps),
         # The page warns before a decision is made on an excerpt.
         "is_shortened": any(
-            value.full_text for value in (*arguments, *input_responses, *preview["impact"], *preview["values"])
+            value.full_text
+            for value in (
+                *arguments,
+                *input_responses,
+                *preview["impact"],
+                *preview["values"],
+                *(value for each in steps for value in each["values"]),
+            )
         ),
         "rules": [
             {
@@ -199,6 +224,46 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
         "may_deny": bool(approval_request["may_deny"]) and approval_request["state"] == "open",
         "why_not": to_display_text(str(approval_request.get("why_not") or ""), 600),
     }
+
+
+def _build_steps(approval_request: Mapping[str, Any], *, now: datetime) -> list[dict[str, Any]]:
+    """Describe the steps of an undo that are approved together: all of them, however many."""
+    steps = approval_request.get("undo_steps") or ()
+    budget = _PAGE_BUDGET // max(len(steps), 1)
+    views = []
+    for step in steps:
+        sent = build_sent_values(step, approval_request["for_user"], budget=budget) if step["arguments"] else []
+        preview = None if step["preview"] is None else _build_preview(step["preview"], now=now)
+        shown_values = [] if preview is None else [*preview["impact"], *preview["values"]]
+        views.append(
+            {
+                "tool": format_line(step["tool"]),
+                "decision": build_badge(_STEP_BADGES, step["decision"]),
+                "needs_this": step["decision"] == "ask",
+                "detail": to_display_text(str(step["detail"] or ""), 600),
+                "rules": [format_line(each["id"]) for each in step["rules"][:_MAX_ITEMS]],
+                "undone_tool": format_line(step["undone_tool"]),
+                "sent": sent,
+                "suspicions": _build_suspicions(step.get("suspicions") or ()),
+                "preview": preview,
+                "values": [*(each["value"] for each in sent), *shown_values],
+            }
+        )
+    return views
+
+
+def build_sent_values(step: Mapping[str, Any], user: str, *, budget: int = _PAGE_BUDGET) -> list[dict[str, Any]]:
+    """Describe each value that a step of an undo sends, and where it is from."""
+    names = ", ".join(format_line(each) for each in step["source_agents"] or [user])
+    unknown = _ORIGIN_TEXTS["unknown"]
+    origins = [
+        _ORIGIN_TEXTS.get(step["origins"].get(name, ""), unknown).format(names=names) for name in step["arguments"]
+    ]
+    # The last one may say how many more there are.
+    return [
+        {"value": value, "origin": origin}
+        for value, origin in zip(build_value_views(step["arguments"], budget=budget), [*origins, ""], strict=False)
+    ]
 
 
 def build_list_view(approval_requests: Sequence[Mapping[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
@@ -272,10 +337,10 @@ def build_badge(badges: Mapping[str, tuple[str, str, str]], name: str) -> Status
     return StatusBadge(icon=icon, text=text, tone=tone)
 
 
-def build_value_views(arguments: object) -> list[ValueView]:
+def build_value_views(arguments: object, *, budget: int = _PAGE_BUDGET) -> list[ValueView]:
     """Describe values by name, in the order they were sent. All texts to expand share one budget."""
     items = arguments.items() if isinstance(arguments, dict) else [("", arguments)]
-    values, budget = [], _PAGE_BUDGET
+    values = []
     for name, each in list(items)[:200]:
         value = build_value_view(str(name), each, budget=budget)
         budget -= len(value.full_text)

@@ -1,6 +1,8 @@
 """Build an approval request: what it is bound to, what people are shown, and its row."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +28,39 @@ from deputize.store.commit_rows import ApprovalRequestRow
 from deputize.store.keys import KeySet
 
 _SEAL_PURPOSE = "approval"
+# How the group key of a request for several steps begins.
+UNDO_PLAN_GROUP = "undo "
+
+
+@frozen
+class UndoApproval:
+    """What the approval of an undo says beside its call: the steps that it is for, and whose words are sent.
+
+    `shown` are the steps as people see them, `step_digests` those of everything that an approval of each step alone
+    would bind, by its journal entry; both are empty if the call is the only step that needs approval. The approval ends
+    with the authority of its `requester`, a caller as it is stored.
+    """
+
+    requester: str
+    source_agents: tuple[str, ...]
+    shown: Sequence[Mapping[str, Any]] = ()
+    step_digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def step_count(self) -> int:
+        """How many steps it approves, with the call itself."""
+        return 1 + len(self.step_digests)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "requester": self.requester,
+            "source_agents": self.source_agents,
+            "step_digests": self.step_digests,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> "UndoApproval":
+        return cls(**{**fields, "source_agents": tuple(fields["source_agents"])}, shown=shown)
 
 
 @frozen
@@ -40,17 +75,23 @@ class ApprovalRequest:
     contents: "ApprovalContents"
     fresh_seconds: int | None
 
+    @property
+    def step_count(self) -> int:
+        return 1 if self.contents.undo is None else self.contents.undo.step_count
+
     def build_row(self, keys: KeySet) -> ApprovalRequestRow:
+        group_key = f"{self.binding_parts.tool_digest} {self.binding_parts.policy}"
         return ApprovalRequestRow(
             id=self.id,
             binding=self.binding,
-            demands=orjson.dumps(serialize_plan(self.plan)),
+            demands=orjson.dumps(serialize_plan(self.plan, step_count=self.step_count)),
             presentation=self.contents.encrypt(keys, self.id),
             preview_digest=self.contents.preview,
             fresh_seconds=self.fresh_seconds,
             chain=list(self.participants),
             tool=self.binding_parts.tool,
-            group_key=f"{self.binding_parts.tool_digest} {self.binding_parts.policy}",
+            # A plan is like no other request, so that it is decided in no batch.
+            group_key=f"{UNDO_PLAN_GROUP}{self.id}" if self.step_count > 1 else group_key,
             groups=sorted(self.plan.get_groups(0)),
             levels=[float(each) for each in self.plan.levels],
             expires_at=self.binding_parts.expires_at,
@@ -68,8 +109,15 @@ class ApprovalContents:
     # Keyed digests of the arguments as they are, because the presentation shows secrets redacted. None in requests
     # that an earlier release opened.
     argument_fingerprints: Mapping[str, str] | None
-    # The requirements of hooks: hooks run once, before the request, and not again.
-    hook_demands: tuple[ApprovalRequirement, ...]
+    # The requirements that the policies will not repeat for this call: of hooks, which run once, before the request,
+    # and of the other steps of an undo.
+    further_demands: tuple[ApprovalRequirement, ...]
+    # Set for a call that takes another one back.
+    undo: UndoApproval | None = None
+
+    @property
+    def bound_preview(self) -> bytes:
+        return bind_preview(self.preview, self.undo)
 
     def encrypt(self, keys: KeySet, approval_id: str) -> bytes:
         fields = {
@@ -78,7 +126,8 @@ class ApprovalContents:
             "preview": self.preview.hex(),
             "guards": self.guards,
             "argument_fingerprints": self.argument_fingerprints,
-            "hooked": serialize_requirements(self.hook_demands),
+            "hooked": serialize_requirements(self.further_demands),
+            **({} if self.undo is None else {"undo": self.undo.to_json()}),
         }
         return keys.seal(approval_id, _SEAL_PURPOSE, orjson.dumps(fields))
 
@@ -91,7 +140,10 @@ class ApprovalContents:
             preview=bytes.fromhex(fields["preview"]),
             guards=fields["guards"],
             argument_fingerprints=fields.get("argument_fingerprints"),
-            hook_demands=tuple(parse_requirement(each) for each in fields["hooked"]),
+            further_demands=tuple(parse_requirement(each) for each in fields["hooked"]),
+            undo=UndoApproval.from_json(fields["undo"], fields["shown"].get("undo_steps", ()))
+            if "undo" in fields
+            else None,
         )
 
 
@@ -102,15 +154,17 @@ def build_approval_request(
     call_preview: PreviewResult,
     expires_at: datetime,
     keys: KeySet,
+    undo: UndoApproval | None,
+    step_demands: tuple[ApprovalRequirement, ...] = (),
 ) -> ApprovalRequest:
     hook_demands = tuple(
         demand for opinion in authorized.validated.hook_effects.permissions for demand in opinion.requirements
     )  # fmt: skip
     binding_parts = collect_binding_parts(
-        runtime, authorized, call_id, call_preview.digest, call_preview.code_digest, expires_at
+        runtime, authorized, call_id, bind_preview(call_preview.digest, undo), call_preview.code_digest, expires_at
     )
     contents = ApprovalContents(
-        presentation=_build_presentation(runtime, authorized, call_preview),
+        presentation=_build_presentation(runtime, authorized, call_preview, undo),
         binding_digests=binding_parts.compute_part_digests(),
         preview=call_preview.digest,
         guards=call_preview.guards,
@@ -118,7 +172,8 @@ def build_approval_request(
             name: compute_fingerprint(keys.fingerprint_key, f"argument {name}", canonicalize(value)).hex()
             for name, value in authorized.validated.call_input.items()
         },
-        hook_demands=hook_demands,
+        further_demands=hook_demands + step_demands,
+        undo=undo,
     )
     return ApprovalRequest(
         id=runtime.clock.new_id(),
@@ -131,11 +186,20 @@ def build_approval_request(
     )
 
 
+def bind_preview(preview: bytes, undo: UndoApproval | None) -> bytes:
+    """Bind the further steps of an undo together with the preview: both are what people saw."""
+    if undo is None or not undo.step_digests:
+        return preview
+    return hashlib.sha256(preview + canonicalize(undo.step_digests)).digest()
+
+
 def plan_approval(runtime: Runtime, authorized: Authorized) -> ApprovalPlan:
     return build_approval_plan(authorized.decision.requirements, runtime.settings.approvals)
 
 
-def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: PreviewResult) -> dict[str, Any]:
+def _build_presentation(
+    runtime: Runtime, authorized: Authorized, call_preview: PreviewResult, undo: UndoApproval | None
+) -> dict[str, Any]:
     validated = authorized.validated
     contract, caller = validated.contract, validated.call.caller
     return {
@@ -154,22 +218,31 @@ def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: 
         "task": caller.task,
         "session": validated.call.session,
         "environment": runtime.settings.environment,
-        "arguments": get_redaction_plan(validated.tool, "input").apply(validated.call_input)[0],
+        # Those of each step that is approved, for clients that show nothing else of them.
+        "arguments": get_redaction_plan(validated.tool, "input").apply(validated.call_input)[0]
+        if undo is None or not undo.shown
+        else {
+            f"{number} {each['tool']}": each["arguments"]
+            for number, each in enumerate(undo.shown, 1)
+            if each["decision"] == "ask"
+        },
         **(
             {}
             if validated.input_round is None
             else {"input_responses": redact_responses(validated.input_round.responses)}
         ),
-        **_describe_suspicions(validated),
+        **describe_suspicions(validated),
         "preview": call_preview.document,
-        "rules": [
-            {"id": demand.rule, "where": demand.where, "reason": demand.reason}
-            for demand in authorized.decision.requirements
-        ],
+        "rules": describe_rules(authorized.decision.requirements),
+        **({} if undo is None or not undo.shown else {"undo_steps": undo.shown}),
     }
 
 
-def _describe_suspicions(validated: Validated) -> dict[str, Any]:
+def describe_rules(demands: Sequence[ApprovalRequirement]) -> list[dict[str, str]]:
+    return [{"id": each.rule, "where": each.where, "reason": each.reason} for each in demands]
+
+
+def describe_suspicions(validated: Validated) -> dict[str, Any]:
     """Describe what looks like an injection attempt in the arguments, if anything does."""
     if not validated.suspicions:
         return {}

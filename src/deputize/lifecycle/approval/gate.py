@@ -18,6 +18,7 @@ from deputize.core.outcome import Envelope, Outcome
 from deputize.core.states import State
 from deputize.govern.approvals.requirements import ApprovalPlan
 from deputize.lifecycle.approval.approval_request import ApprovalRequest, build_approval_request, plan_approval
+from deputize.lifecycle.approval.planned_undos import DecideCall, PlannedApproval, plan_undo_approval
 from deputize.lifecycle.approval.presentation import describe_new_request, describe_request
 from deputize.lifecycle.approval.unstarted_call import withdraw_approval_request
 from deputize.lifecycle.callbacks import serialize_callback
@@ -40,7 +41,7 @@ _SQL = load_statements("approvals")
 _CALLS = load_statements("calls")
 
 
-async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
+async def request_approval(runtime: Runtime, authorized: Authorized, decide: DecideCall) -> Outcome:
     validated = authorized.validated
     call, contract = validated.call, validated.contract
     tenant = call.tenant
@@ -55,8 +56,9 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
     await require_known_key(runtime, authorized, call_row)
     await runtime.request_limits.count_approval_request(call.caller)
     call_preview = await require_preview(runtime, authorized)
+    plan = await plan_undo_approval(runtime, authorized, call_preview, decide)
     try:
-        approval_request, rows = await _insert_approval_request(runtime, authorized, keys, call_row, call_preview)
+        approval_request, rows = await _insert_approval_request(runtime, authorized, keys, call_row, call_preview, plan)
     except CONNECTION_ERRORS as error:
         problem = Unavailable("PostgreSQL became unreachable while approval was requested", retry_after_ms=1000)
         problem.__cause__ = error
@@ -93,16 +95,26 @@ async def _find_key_holder(runtime: Runtime, call_row: OpenCallRow) -> str | Non
 
 
 async def _insert_approval_request(
-    runtime: Runtime, authorized: Authorized, keys: KeySet, call_row: OpenCallRow, call_preview: PreviewResult
+    runtime: Runtime,
+    authorized: Authorized,
+    keys: KeySet,
+    call_row: OpenCallRow,
+    call_preview: PreviewResult,
+    plan: PlannedApproval,
 ) -> tuple[ApprovalRequest, list[asyncpg.Record]]:
+    # People approve what the steps demand together.
+    authorized = plan.add_demands(authorized)
     async with runtime.store.write_transaction() as connection:
         not_after, expires_at = await compute_deadlines(
             runtime, connection, authorized, plan_approval(runtime, authorized)
         )
         approval_request = await run_for_document(
             authorized.validated.canonical,
-            partial(build_approval_request, runtime, authorized, call_row.call_id, call_preview, expires_at, keys),
-        )
+            partial(
+                build_approval_request,
+                runtime, authorized, call_row.call_id, call_preview, expires_at, keys, plan.undo, plan.demands,
+            ),
+        )  # fmt: skip
         arguments = SUBMIT_FOR_APPROVAL.build_row_arguments(
             runtime.lease.boot_id,
             opening=audit.name_approval(runtime, authorized, call_row, approval_request.id),
@@ -179,6 +191,8 @@ def show_code_on_terminal(runtime: Runtime, tenant: str, approval_request: Appro
             tenant,
             approval_request.id,
             approval_request.binding,
-            approval_request.binding_parts.tool,
+            approval_request.binding_parts.tool
+            if approval_request.step_count == 1
+            else f"an undo of {approval_request.step_count} steps",
             approval_request.binding_parts.chain[0],
         )

@@ -23,6 +23,7 @@ def describe_new_request(runtime: Runtime, approval_request: ApprovalRequest) ->
         "url": build_approval_url(runtime.settings, approval_request.id),
         "groups": sorted(plan.get_groups(0)),
         "rules": approval_request.contents.presentation["rules"],
+        "steps": approval_request.step_count,
         "escalates_at": format_time(opened_at + timedelta(seconds=plan.levels[0])) if plan.levels else None,
         "expires_at": format_time(approval_request.binding_parts.expires_at),
     }
@@ -30,15 +31,14 @@ def describe_new_request(runtime: Runtime, approval_request: ApprovalRequest) ->
 
 def describe_request(runtime: Runtime, row: asyncpg.Record, groups: Sequence[str]) -> dict[str, Any]:
     """Describe a stored approval request to its caller."""
+    demands = orjson.loads(row["demands"])
     return {
         "approval_id": str(row["id"]),
         "state": row["state"],
         "url": build_approval_url(runtime.settings, str(row["id"])),
         "groups": list(groups),
-        "rules": [
-            {"id": each["rule"], "where": each["where"], "reason": each["reason"]}
-            for each in orjson.loads(row["demands"])
-        ],
+        "rules": [{"id": each["rule"], "where": each["where"], "reason": each["reason"]} for each in demands],
+        "steps": max((each.get("steps", 1) for each in demands), default=1),
         "escalates_at": compute_escalation_time(row),
         "expires_at": format_time(row["expires_at"]),
     }

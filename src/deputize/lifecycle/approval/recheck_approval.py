@@ -9,15 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import structlog
 
-from deputize.core.contract.tools import AnyTool, PythonTool
-from deputize.core.decision import ApprovalRequirement
-from deputize.core.errors import ApprovalExpired, ApprovalVoid, Unavailable
+from deputize.core.errors import ApprovalExpired, ApprovalVoid
 from deputize.core.states import State
-from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import encode_entry
 from deputize.govern.approvals.binding import compute_binding, list_changed_parts
 from deputize.lifecycle.approval.approval_request import (
@@ -42,27 +38,17 @@ log = structlog.get_logger(__name__)
 class PreviewChanged(Exception):
     """The call's preview differs from what people saw."""
 
-    def __init__(
-        self, call_preview: PreviewResult, authorized: Authorized, hook_demands: tuple[ApprovalRequirement, ...]
-    ) -> None:
+    def __init__(self, call_preview: PreviewResult, authorized: Authorized, contents: ApprovalContents) -> None:
         super().__init__("the preview differs")
         self.call_preview = call_preview
         self.authorized = authorized
-        self.hook_demands = hook_demands
-
-
-@frozen
-class ApprovedCall:
-    """The call as it was approved, and the guards from the approved preview."""
-
-    authorized: Authorized
-    guards: Mapping[str, Any]
+        self.contents = contents
 
 
 async def require_approval(
     runtime: Runtime, authorized: Authorized, *, has_started: bool, may_have_acted: bool
-) -> ApprovedCall:
-    """Check the approval; raise `ApprovalExpired`, `ApprovalVoid` or `PreviewChanged` if it does not hold.
+) -> Authorized:
+    """Return the call as it was approved; raise `ApprovalExpired`, `ApprovalVoid` or `PreviewChanged` if it is not.
 
     A call that started before used its approval then; if its owner may have acted, the approval no longer expires, but
     the call must still be the same.
@@ -83,11 +69,11 @@ async def require_approval(
         )
     contents = ApprovalContents.decrypt(keys, approval_id, row["presentation"])
     policy_decision = authorized.decision
-    demands = policy_decision.requirements + contents.hook_demands
+    demands = policy_decision.requirements + contents.further_demands
     authorized = replace(authorized, decision=replace(policy_decision, requirements=demands))
     code_digest = runtime.driver.get_code_digest(authorized.contract)
     binding_parts = collect_binding_parts(
-        runtime, authorized, call_id, contents.preview, code_digest, row["expires_at"]
+        runtime, authorized, call_id, contents.bound_preview, code_digest, row["expires_at"]
     )
     if not hmac.compare_digest(compute_binding(keys.fingerprint_key, binding_parts), row["binding"]):
         changed_parts = list_changed_parts(contents.binding_digests, binding_parts)
@@ -100,25 +86,16 @@ async def require_approval(
     if row["stale"] and not may_have_acted:
         new_preview = await preview_call(runtime, authorized)
         if new_preview.digest != contents.preview or new_preview.unmet_preconditions:
-            raise PreviewChanged(new_preview, authorized, contents.hook_demands)
+            raise PreviewChanged(new_preview, authorized, contents)
         guards = new_preview.guards
     approval = ApprovalGrant(
         request_id=approval_id,
         demands=policy_decision.requirements,
         policy_digest=policy_decision.policy_digest,
         code_digest=code_digest,
+        guards=guards,
     )
-    return ApprovedCall(authorized=replace(authorized, decision=policy_decision, approval=approval), guards=guards)
-
-
-def find_approved_tool(runtime: Runtime, authorized: Authorized) -> AnyTool:
-    """Find the tool that a run is executed with. In development its code may have been replaced since it was approved;
-    the approval is then checked again.
-    """
-    tool, approval = runtime.driver.find_tool(authorized.contract), authorized.approval
-    if approval is not None and isinstance(tool, PythonTool) and tool.code_digest != approval.code_digest:
-        raise Unavailable("the code of the tool was replaced while its approval was checked", nothing_happened=True)
-    return tool
+    return replace(authorized, decision=policy_decision, approval=approval)
 
 
 def _explain_change(binding_digests: Mapping[str, str], changed_parts: Sequence[str]) -> str:
@@ -135,7 +112,7 @@ def has_expired(runtime: Runtime, at: datetime) -> bool:
 
 
 async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: int) -> None:
-    """Open a new approval request for the same call, with its current preview."""
+    """Open a new approval request for the same call, with its current preview, and the steps that the last one had."""
     authorized = change.authorized
     call = authorized.call
     tenant = call.tenant
@@ -147,11 +124,12 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
             authorized.validated.canonical,
             partial(
                 build_approval_request,
-                runtime, authorized, call.call_id, change.call_preview, expires_at, keys,
+                runtime, authorized, call.call_id, change.call_preview, expires_at, keys, change.contents.undo,
             ),
         )  # fmt: skip
         approval_request = replace(
-            approval_request, contents=replace(approval_request.contents, hook_demands=change.hook_demands)
+            approval_request,
+            contents=replace(approval_request.contents, further_demands=change.contents.further_demands),
         )
         body = encode_entry(
             build_context(authorized, approval_id=approval_request.id), id=entry_id, kind="refusal",

@@ -6,11 +6,11 @@ may have been revoked, the delegation may have ended, or the policies may have c
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 import structlog
@@ -42,7 +42,6 @@ from deputize.core.injection.suspicions import find_suspicions
 from deputize.core.states import State
 from deputize.core.telemetry import Span
 from deputize.core.value_types import frozen
-from deputize.lifecycle.approval import recheck_approval as approval_check
 from deputize.lifecycle.approval.recheck_approval import PreviewChanged, request_new_approval, require_approval
 from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
@@ -51,6 +50,7 @@ from deputize.lifecycle.durable.flow_effects import report_lost_flow
 from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
 from deputize.lifecycle.durable.flow_steps import FlowSteps, has_flow_ended, load_steps_of_lost_flow, settle_plans
 from deputize.lifecycle.durable.resource_locks import list_resource_locks
+from deputize.lifecycle.execute import find_approved_tool
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
 from deputize.lifecycle.recording import audit
@@ -256,7 +256,6 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     refusal: Problem | None = None
     charge: Charge | None = None
     resource_locks: tuple[ResourceLock, ...] = ()
-    guards: Mapping[str, Any] | None = None
     try:
         with validated.call.trail.start_phase(Span.AUTHORIZE):
             _require_runnable(runtime, run)
@@ -264,11 +263,10 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
             authority = await runtime.authority.load_tenant(validated.call.tenant)
             authorized = await authorize(runtime, validated, authority, may_ask=run.has_approval_request)
             if run.has_approval_request:
-                approval = await require_approval(
+                authorized = await require_approval(
                     runtime, authorized, has_started=run.epoch > 0, may_have_acted=run.may_have_acted
                 )
-                authorized, guards = approval.authorized, approval.guards
-            tool = approval_check.find_approved_tool(runtime, authorized)
+            tool = find_approved_tool(runtime, authorized)
             resource_locks = list_resource_locks(runtime, validated)
             charge = await admit_run(runtime, authorized, tool, run.epoch, run.owner)
             authorized = charge.authorized
@@ -299,6 +297,7 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     except BaseException as error:
         charge.settle(error)
         raise
+    guards = None if authorized.approval is None else authorized.approval.guards
     return ClaimedRun(authorized=authorized, tool=tool, claim=replace(claim, guards=guards), charge=charge)
 
 
@@ -327,8 +326,7 @@ async def _claim_flow(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     if run.has_approval_request and refusal is None:
         # Its entries name the approval, as long as that still is for this call.
         with contextlib.suppress(Problem):
-            approval = await require_approval(runtime, authorized, has_started=True, may_have_acted=True)
-            authorized = approval.authorized
+            authorized = await require_approval(runtime, authorized, has_started=True, may_have_acted=True)
     if run.state is not State.QUEUED:
         release_lost_execution(runtime, authorized, run.epoch, run.owner)
     start = await _begin_run(runtime, authorized, run, ())

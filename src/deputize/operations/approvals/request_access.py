@@ -92,6 +92,7 @@ async def load_request_view(
     if not (is_reachable or (caller.console and is_approver)):
         raise _not_found_error()
     keys = await runtime.keys.get(tenant)
+    contents = ApprovalContents.decrypt(keys, str(row["id"]), row["presentation"])
     groups = await connection.fetch(_SQL["list_current_groups"], tenant, row["id"])
     votes = tuple(await connection.fetch(_SQL["list_votes"], tenant, row["id"]))
     open_approval = OpenApproval(
@@ -108,10 +109,11 @@ async def load_request_view(
             )
             for vote in votes
         ),
+        source_agents=() if contents.undo is None else contents.undo.source_agents,
     )
     return ApprovalRequestView(
         row=row,
-        contents=ApprovalContents.decrypt(keys, str(row["id"]), row["presentation"]),
+        contents=contents,
         groups=tuple(each["grp"] for each in groups),
         votes=votes,
         open_approval=open_approval,

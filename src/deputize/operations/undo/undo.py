@@ -3,9 +3,11 @@
 A step passes the whole lifecycle, with their authority; when it begins, it is refused if someone changed the same thing
 since. It claims the journal entry, which one call holds until it is known to have done nothing; so whoever repeats the
 request, after whatever crash, goes on where it stopped. The first step that does not succeed ends the request, and the
-plan of what is left is returned.
+plan of what is left is returned. If it needs approval, people are asked about the steps after it too.
 """
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 from deputize.core.caller import UNDO_SCOPE, Caller
@@ -19,7 +21,7 @@ from deputize.operations.undo.undo_plan import (
     UndoPlans,
     UndoSelection,
     UndoStep,
-    build_undo_request,
+    list_planned_undos,
     may_undo,
 )
 from deputize.operations.undo.undo_requests import UndoRequests, answer_requests
@@ -45,26 +47,29 @@ class Undo:
             raise UndoPlanChanged(
                 "the plan is not the one that you saw: something changed since", nothing_happened=True
             )
-        made = await self._run_steps(caller, plan)
+        made, approval = await self._run_steps(caller, plan)
         # Not before: a request is not answered by who dies on the way, or by a step that was refused.
         if undone_ids := {each["undone_call_id"] for each in made if each["error"] is None}:
             # A flow has no step of its own.
             flow_ids = set() if selection.call_id is None else {selection.call_id}
             await answer_requests(self._lifecycle.runtime, caller, undone_ids | flow_ids)
         left = await self._plans.plan_left(caller, selection) if made else plan
-        return {"made": made, "left": left.to_json()}
+        return {"made": made, "left": left.to_json(), "approval": approval}
 
-    async def _run_steps(self, caller: Caller, plan: UndoPlan) -> list[dict[str, Any]]:
+    async def _run_steps(self, caller: Caller, plan: UndoPlan) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        """Make the steps up to the first that does not succeed; return them, and the approval that this one needs."""
         made: list[dict[str, Any]] = []
-        for step in plan.list_ready()[:MAX_STEPS]:
-            outcome = await self._run_step(caller, step)
+        steps = plan.list_ready()[:MAX_STEPS]
+        planned = await asyncio.to_thread(list_planned_undos, caller, steps)
+        for number, step in enumerate(steps):
+            request = replace(planned[number].request, undo_plan=tuple(planned[number:]))
+            outcome = await self._lifecycle.run(caller, request)
             made.append(_describe_step(step, outcome))
+            if outcome.state is State.AWAITING_APPROVAL:
+                return made, outcome.envelope.fields.get("approval")
             if outcome.state is not State.SUCCEEDED:
                 break
-        return made
-
-    async def _run_step(self, caller: Caller, step: UndoStep) -> Outcome:
-        return await self._lifecycle.run(caller, build_undo_request(caller, step))
+        return made, None
 
 
 def _require_undo(caller: Caller) -> None:

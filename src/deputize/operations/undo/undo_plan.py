@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 
 from deputize.catalog.snapshot import TenantTools
-from deputize.core.call import CallOrigin, CallRequest
+from deputize.core.call import CallOrigin, CallRequest, PlannedUndo
 from deputize.core.caller import UNDO_SCOPE, Caller, parse_agents
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import make_first_id
@@ -320,6 +320,21 @@ class UndoPlans:
 def may_undo(caller: Caller) -> bool:
     """Tell whether the caller may undo at all: a person with the authority for it, and no agent."""
     return not caller.agents and UNDO_SCOPE in caller.scopes
+
+
+def list_planned_undos(caller: Caller, steps: Sequence[UndoStep]) -> list[PlannedUndo]:
+    """List the calls that take these steps back, in their order, each with the steps that stand on it."""
+    return [
+        PlannedUndo(
+            request=build_undo_request(caller, step),
+            entry_id=step.entry_id,
+            undone_call_id=step.call_id,
+            undone_tool=step.tool,
+            origins={} if step.sending is None else step.sending.origins or {},
+            entries_above=frozenset(each.entry_id for each in steps[:number] if _overlap(each, step)),
+        )
+        for number, step in enumerate(steps)
+    ]
 
 
 def build_undo_request(caller: Caller, step: UndoStep) -> CallRequest:

@@ -18,6 +18,19 @@ where a.tenant = $1 and a.call_id = $2
 order by a.opened_at desc, a.id desc
 limit 1;
 
+-- name: find_plan_approvals
+-- What a person may still begin of approved requests for several steps of an undo, newest first, and what was denied of
+-- them; $2 is an id from before the oldest. None while a call that people decide about holds what is to be taken back.
+select a.id, a.presentation, a.expires_at, a.state = 'denied' as is_denied, k.undoes from deputize.approvals a
+join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
+where a.tenant = $1 and a.id >= $2 and k.caller_user = $4 and k.caller_agent = ''
+  and (a.state = 'denied' and k.undoes is not null
+       or a.state in ('approved', 'used') and starts_with(a.group_key, $3) and a.expires_at > clock_timestamp())
+  and not exists (
+      select from deputize.claims c join deputize.calls h on h.tenant = c.tenant and h.id = c.call_id
+      where c.tenant = $1 and c.scope = $5 and c.key = $6 and h.needs_approval and h.ended_at is null)
+order by a.id desc limit 10;
+
 -- name: list_waiting_callers
 -- The callers of calls that wait for approval, below a cursor. Only open requests have groups.
 with waiting as (

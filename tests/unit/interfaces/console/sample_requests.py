@@ -103,3 +103,20 @@ def make_list_item(**changes: Any) -> dict[str, Any]:
         "arguments": {"id": 77},
         **changes,
     }
+
+
+def make_undo_request(**changes: Any) -> dict[str, Any]:
+    """An undo of three calls, of which two are approved together."""
+    step: dict[str, Any] = {
+        "entry_id": CALL_ID, "undone_call_id": CALL_ID, "undone_tool": "crm.rename_user", "tool": "crm.rename_user",
+        "version": "2.1.0", "effects": "write", "decision": "ask", "detail": None, "source_agents": ["billing-bot"],
+        "arguments": {"id": 7, "name": "Ada"}, "origins": {"id": "arguments", "name": "before"},
+        "rules": [{"id": "destructive-needs-human", "where": "", "reason": ""}], "preview": deepcopy(_PREVIEW),
+    }  # fmt: skip
+    allowed = {**step, "tool": "notes.remove", "decision": "allow", "rules": [], "preview": None}
+    refused = {
+        **step, "tool": "crm.restore_user", "decision": "refused", "detail": "its user is gone", "arguments": None,
+        "rules": [], "preview": None,
+    }  # fmt: skip
+    steps = [step, allowed, {**deepcopy(step), "preview": None}, refused]
+    return make_request(agents=[], undo_steps=steps, **changes)

@@ -20,7 +20,13 @@ from deputize.interfaces.console.view import (
     build_time_view,
     format_sentence,
 )
-from tests.unit.interfaces.console.sample_requests import NOW, REQUEST_ID, make_list_item, make_request
+from tests.unit.interfaces.console.sample_requests import (
+    NOW,
+    REQUEST_ID,
+    make_list_item,
+    make_request,
+    make_undo_request,
+)
 
 pytestmark = pytest.mark.requirement("GOV-3")
 
@@ -92,7 +98,8 @@ def parse_harmless(source: str) -> ParsedPage:
     allowed = {
         "html", "head", "meta", "title", "link", "body", "header", "main", "footer", "a", "form", "input", "span",
         "bdi", "button", "div", "p", "h1", "h2", "strong", "time", "section", "dl", "dt", "dd", "code", "ul", "li",
-        "q", "details", "summary", "pre", "aside", "label", "textarea", "br",
+        "q", "details", "summary", "pre", "aside", "label", "textarea", "br", "table", "thead", "tbody", "tr",
+        "th", "td",
     }  # fmt: skip
     assert {tag for tag, _ in page.elements} <= allowed
     for _, attributes in page.elements:
@@ -109,6 +116,34 @@ def test_no_text_of_a_request_becomes_markup_or_hides_anything(way: tuple[Any, .
     assert [each["href"] for each in page.find_all("a")] == [
         each["href"] for each in ParsedPage(render_request(make_request())).find_all("a")
     ]
+
+
+@pytest.mark.parametrize(
+    "way", [each for each in find_texts(make_undo_request()) if each[0] == "undo_steps"], ids=lambda way: str(way[1:])
+)
+def test_no_text_of_a_step_becomes_markup_or_hides_anything(way: tuple[Any, ...]) -> None:
+    parse_harmless(render_request(replace_text(make_undo_request(), way, HOSTILE)))
+
+
+def test_the_steps_of_an_undo_are_a_table_that_says_what_is_approved() -> None:
+    page = ParsedPage(render_request(make_undo_request()))
+    text = re.sub(r"\s+", " ", page.text)
+    for said in (
+        "Undo of 4 calls", "one approval for 2", 'name"Ada" as it was before the call', "id7 written by billing-bot",
+        "needs this approvaldestructive-needs-human", "needs no approval", "would be refusedits user is gone",
+        "Expected changes of step 1", "has no preview, because a step before it changes the same",
+        "exactly these steps, each once",
+    ):  # fmt: skip
+        assert said in text, said
+    assert len(page.find_all("tr")) == 5
+    # What the first step is, stands in the table alone.
+    assert "Delete a user" not in text
+
+
+def test_a_step_that_is_shortened_is_named_before_the_decision() -> None:
+    request = make_undo_request()
+    request["undo_steps"][2]["arguments"]["name"] = "x" * 5_000
+    assert "Some values are shortened" in ParsedPage(render_request(request)).text
 
 
 def test_names_of_arguments_are_texts_of_callers_too() -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.requirement("GOV-3")
 
 SHOWN: dict[str, Any] = {"arguments": {"to": "bo", "password": "[redacted]"}, "for_user": "ana", "agents": []}
 CONTENTS = ApprovalContents(
-    presentation=SHOWN, binding_digests={}, preview=b"", guards={}, hook_demands=(),
+    presentation=SHOWN, binding_digests={}, preview=b"", guards={}, further_demands=(),
     argument_fingerprints={"to": "1", "password": "2"},
 )  # fmt: skip
 

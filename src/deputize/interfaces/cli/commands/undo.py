@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deputize.core.display_text import to_display_lines, to_display_text
+from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.client.times import parse_time
 from deputize.interfaces.cli.commands.calls import resolve_call_id
@@ -20,17 +20,9 @@ from deputize.interfaces.cli.render.output import (
     format_count,
     printer,
 )
+from deputize.interfaces.cli.render.undo_steps import render_sent_values
 
 _SIGNS = {"ready": "undo", "done": "done", "blocked": "stays"}
-_ORIGINS = {
-    "arguments": "written by {names}",
-    "result": "returned by {tool}, called by {names}",
-    "before": "as it was before",
-    "contract": "set by the contract of {tool}",
-    "unknown": "it was not recorded where from",
-}
-_MAX_TEXT_LENGTH = 300
-_MAX_LINES = 40
 _MAX_NAME_LENGTH = 120
 # As in `core/caller.py`, which is too slow to load for a page of help.
 _UNDO_SCOPE = "deputize:undo"
@@ -84,17 +76,19 @@ def undo(
     if is_asked and not typer.confirm(f"Undo {format_count(planned['ready'], 'call')}?", err=True):
         exit_with_error("Nothing was undone.", EXIT_FAILED)
     made: list[dict[str, Any]] = []
+    approval: dict[str, Any] | None = None
     left, shown_ids = planned, _list_ready(planned)
     while left["ready"] and _list_ready(left) <= shown_ids:
         answer = gateway.post("/v1/undo", {**selection, "digest": left["digest"]}).value
         made += answer["made"]
-        left = answer["left"]
+        left, approval = answer["left"], answer["approval"]
         if not json:
             for each in answer["made"]:
                 printer.line(f"  {each['state']:<18} {each['undone_call_id']} by {each['tool']} ({each['call_id']})")
         if not answer["made"] or answer["made"][-1]["state"] != "succeeded":
             break
-    _finish(made, left, json, again, done_before=planned["done"], has_unseen=not _list_ready(left) <= shown_ids)
+    has_unseen = not _list_ready(left) <= shown_ids
+    _finish(made, left, approval, json, again, done_before=planned["done"], has_unseen=has_unseen)
 
 
 def _list_ready(plan: dict[str, Any]) -> set[str]:
@@ -176,41 +170,39 @@ def _render_arguments(step: dict[str, Any]) -> Iterator[str]:
         yield f"  {tool} for call {step['call_id']}: your token does not see its arguments"
         return
     yield f"  {tool} for call {step['call_id']}{':' if step['arguments'] else ', without arguments'}"
-    for name, value in step["arguments"].items():
-        first, *more = to_display_lines(value, _MAX_TEXT_LENGTH, _MAX_LINES)
-        origin = _describe_origin(step, step["origins"][name])
-        yield f"    {to_display_text(name, _MAX_NAME_LENGTH)}: {first}{'' if more else f'  ({origin})'}"
-        yield from (f"    {line}" for line in more)
-        if more:
-            yield f"    ({origin})"
-
-
-def _describe_origin(step: dict[str, Any], origin: str) -> str:
-    callers = step["source_agents"] or [step["user"]]
-    names = ", ".join(to_display_text(each, _MAX_NAME_LENGTH) for each in callers)
-    return _ORIGINS[origin].format(tool=to_display_text(step["tool"], _MAX_NAME_LENGTH), names=names)
+    for line in render_sent_values(step, tool=step["tool"], callers=step["source_agents"] or [step["user"]]):
+        yield f"    {line}"
 
 
 def _finish(
-    made: list[dict[str, Any]], left: dict[str, Any], json: bool, again: str, *, done_before: int, has_unseen: bool
+    made: list[dict[str, Any]],
+    left: dict[str, Any],
+    approval: dict[str, Any] | None,
+    json: bool,
+    again: str,
+    *,
+    done_before: int,
+    has_unseen: bool,
 ) -> None:
     """Say what was undone, now and before, such as by an approval since the last time."""
     undone = format_count(sum(each["state"] == "succeeded" for each in made), "call")
     before = f" ({_count_done(done_before)})" if done_before else ""
     if json:
-        printer.json({"made": made, "left": left})
+        printer.json({"made": made, "left": left, "approval": approval})
     elif not left["ready"] and made and made[-1]["state"] == "succeeded":
         printer.success(f"Undid {undone}{before}")
     if not left["ready"] and made and made[-1]["state"] == "succeeded":
         return
     more = f", and {left['ready']} more can be" if left["ready"] else ""
     done = f"Undid {undone}{before}{more}."
-    if made and made[-1]["state"] == "awaiting_approval":
-        call_id = made[-1]["call_id"]
+    if approval is not None:
+        steps = approval["steps"]
+        what = "The last step waits for approval" if steps == 1 else f"{steps} steps wait for one approval"
         exit_with_error(
-            f"{done} The last step waits for approval: deputize approvals show {call_id}. Then {again}.",
-            EXIT_PENDING,
+            f"{done} {what}: deputize approvals show {approval['approval_id']}. Then {again}.", EXIT_PENDING
         )
+    if made and made[-1]["state"] in ("queued", "running"):
+        exit_with_error(f"{done} The last step was approved, and is being made: {again}.", EXIT_PENDING)
     if has_unseen:
         exit_with_error(f"{done} Some of them were not in the plan that you saw: {again}.", EXIT_FAILED)
     exit_with_error(f"{done} Read the last step, then {again}: it goes on where it stopped.", EXIT_FAILED)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from deputize.core.display_text import to_display_lines, to_display_text
 from deputize.interfaces.cli.render.output import NO, OK, PAUSE, dim_text, format_duration, printer, style_sign
 from deputize.interfaces.cli.render.preview import render_preview
+from deputize.interfaces.cli.render.undo_steps import render_approved_steps
 
 _MAX_TEXT_LENGTH: Final = 300
 _MAX_NAME_LENGTH: Final = 120
@@ -62,7 +63,26 @@ def render_approval(approval: Mapping[str, Any], *, now: datetime) -> Iterator[s
     if approval["state"] == "void" and approval.get("call_error") == _REVOKED_SLUG:
         state_text = "Withdrawn: the authority of its caller was revoked"
     yield f"{style_sign(sign, sys.stdout)} {state_text} · approval request {_sanitize_text(approval['approval_id'])}"
-    yield from _render_call(approval)
+    if approval.get("undo_steps"):
+        yield from _render_undo(approval)
+    else:
+        yield from _render_call(approval)
+        yield from _render_one_call(approval)
+    yield from _render_section("Required by", (_describe_rule(each) for each in approval["rules"]))
+    yield from _render_section("Approvers", _render_requirements(approval, now))
+    yield from _render_section("Decisions so far", (_describe_vote(each) for each in approval["votes"]))
+
+
+def _render_undo(approval: Mapping[str, Any]) -> Iterator[str]:
+    """Render an undo whose steps are approved together."""
+    steps = approval["undo_steps"]
+    count = sum(each["decision"] == "ask" for each in steps)
+    yield f"  {describe_caller(approval)}   undo of {len(steps)} calls in {_sanitize_text(approval['environment'])}"
+    yield from _render_section(f"Steps, in this order: one approval for {count}", render_approved_steps(approval))
+
+
+def _render_one_call(approval: Mapping[str, Any]) -> Iterator[str]:
+    """Render what a call sends and changes."""
     yield from _render_section("Arguments", render_arguments(approval["arguments"]))
     suspicions = approval.get("suspicions") or ()
     yield from _render_section("Caution", (_sanitize_text(f"{each['number']} {each['text']}") for each in suspicions))
@@ -72,9 +92,6 @@ def render_approval(approval: Mapping[str, Any], *, now: datetime) -> Iterator[s
     yield from _render_section(f"Expected changes ({preview_source})", render_preview(approval["preview"]))
     undo = approval["undo"]
     yield f"  Undo: {_sanitize_text(undo)}" if undo else "  Undo: not possible"
-    yield from _render_section("Required by", (_describe_rule(each) for each in approval["rules"]))
-    yield from _render_section("Approvers", _render_requirements(approval, now))
-    yield from _render_section("Decisions so far", (_describe_vote(each) for each in approval["votes"]))
 
 
 def _render_call(approval: Mapping[str, Any]) -> Iterator[str]:

@@ -73,6 +73,7 @@ class ApprovalSummaryModel(BaseModel):
     url: str | None = Field(description="The page where an approver decides.")
     groups: list[str] = Field(description="The groups that may decide now; none once it is decided.")
     rules: list[ApprovalRuleModel]
+    steps: int = Field(1, description="How many steps of an undo it is for, with the call itself.")
     escalates_at: str | None = Field(description="When it escalates to more groups.")
     expires_at: str = Field(description="When it is denied without a decision.")
     reason: str | None = Field(None, description="Why it was denied.")
@@ -134,6 +135,30 @@ class SuspicionModel(BaseModel):
     text: str
 
 
+class ApprovedStepModel(BaseModel):
+    """A step of an undo, as it was decided when the approval was requested."""
+
+    entry_id: str
+    undone_call_id: str
+    undone_tool: str = Field(description="The tool of the call that is taken back.")
+    tool: str = Field(description="The tool that takes it back.")
+    decision: Literal["ask", "allow", "approved", "alone", "refused"] = Field(
+        description="`ask`: this approval is for it. `allow`: it needs none. `approved`: an earlier one is for it. "
+        "`alone`: it asks on its own, because it outlives its request. `refused`: it would be refused."
+    )
+    detail: str | None = Field(description="Why it would be refused.")
+    version: str | None = None
+    effects: Effects | None = None
+    arguments: dict[str, Any] | None = Field(description="What it sends, without sensitive values.")
+    origins: dict[str, str] = Field(description="Where each value is from, as in the plan of the undo.")
+    source_agents: list[str] = Field(description="The agents whose words the values may be.")
+    rules: list[ApprovalRuleModel] = Field(description="Why it needs approval.")
+    suspicions: list[SuspicionModel] | None = None
+    preview: PreviewModel | None = Field(
+        description="Null if it needs no approval, or changes what a step before it changes too."
+    )
+
+
 class ApprovalModel(BaseModel):
     """Everything that an approver decides about. Texts are as callers wrote them: escape them where you show them."""
 
@@ -150,12 +175,17 @@ class ApprovalModel(BaseModel):
     task: str | None
     session: str | None
     environment: str
-    arguments: dict[str, Any] = Field(description="The arguments, without sensitive values.")
+    arguments: dict[str, Any] = Field(
+        description="The arguments, without sensitive values; for several steps of an undo, those of each of them."
+    )
     input_responses: dict[str, Any] | None = Field(
         None, description="The responses to the input requests of its server."
     )
     suspicions: list[SuspicionModel] | None = Field(None, description="What looks like an injection attempt.")
     preview: PreviewModel
+    undo_steps: list[ApprovedStepModel] | None = Field(
+        None, description="The steps of an undo, itself first, where the approval is for several."
+    )
     rules: list[ApprovalRuleModel]
     demands: list[ApprovalRequirementModel]
     level: int

@@ -19,6 +19,7 @@ from deputize.core.errors import (
     UndoTooBroad,
     UnsupportedMedia,
 )
+from deputize.interfaces.rest.approvals.approval_models import ApprovalSummaryModel
 from deputize.interfaces.rest.common import (
     CurrentCaller,
     CurrentGateway,
@@ -147,6 +148,9 @@ class OpenUndoRequestsModel(BaseModel):
 class UndoAnswerModel(BaseModel):
     made: list[MadeStepModel] = Field(description="At most 50; the last one did not succeed if `left` has ready steps.")
     left: UndoPlanModel = Field(description="What is left, with the digest to go on with.")
+    approval: ApprovalSummaryModel | None = Field(
+        description="What the last step waits for: one approval for all steps that need one. Repeat the request then."
+    )
 
 
 @router.post(
@@ -173,7 +177,8 @@ async def plan_undo(request: Request, gateway: CurrentGateway, caller: CurrentCa
 )
 async def undo(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
     """Take back what the plan has ready, newest first, each step as a call of yours that policies decide on. It stops
-    at the first step that does not succeed; repeat it to go on. Needs the scope `deputize:undo`, and no agent.
+    at the first step that does not succeed; repeat it to go on. If that one needs approval, its request is for the
+    steps after it too. Needs the scope `deputize:undo`, and no agent.
     """
     body = validate_body(UndoRequest, await read_json_body(request, gateway))
     return make_json_response(await gateway.undo.execute_undo(caller, body.to_selection(), body.digest))

@@ -68,18 +68,22 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
         server.shutdown()
 
 
+def answer(left: dict[str, Any], *made_ids: str, **more: Any) -> dict[str, Any]:
+    return {"made": [made(each) for each in made_ids], "left": left, "approval": None, **more}
+
+
 def run(gateway: _Server) -> None:
     undo(agent="bot", since="2h", url=f"http://127.0.0.1:{gateway.server_port}", token="t")
 
 
 def test_what_the_plan_showed_is_undone_in_as_many_requests_as_it_takes(gateway: _Server) -> None:
-    gateway.answers = [plan("b", "a"), {"made": [made("b")], "left": plan("a")}, {"made": [made("a")], "left": plan()}]
+    gateway.answers = [plan("b", "a"), answer(plan("a"), "b"), answer(plan(), "a")]
     run(gateway)
     assert gateway.digests == [None, "b-a", "a"]
 
 
 def test_what_an_agent_did_meanwhile_is_not_undone_unseen(gateway: _Server, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.answers = [plan("b", "a"), {"made": [made("b")], "left": plan("new", "a")}]
+    gateway.answers = [plan("b", "a"), answer(plan("new", "a"), "b")]
     with pytest.raises(CommandExit):
         run(gateway)
     assert (gateway.digests, gateway.answers) == ([None, "b-a"], [])
@@ -89,7 +93,7 @@ def test_what_an_agent_did_meanwhile_is_not_undone_unseen(gateway: _Server, caps
 def test_each_value_that_is_sent_is_shown_with_where_it_is_from(
     gateway: _Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gateway.answers = [plan("a"), {"made": [made("a")], "left": plan()}]
+    gateway.answers = [plan("a"), answer(plan(), "a")]
     run(gateway)
     shown = capsys.readouterr().out
     for line in (
@@ -102,7 +106,7 @@ def test_each_value_that_is_sent_is_shown_with_where_it_is_from(
 def test_a_step_that_would_now_send_something_else_is_not_made_unseen(gateway: _Server) -> None:
     left = plan("a")
     left["steps"][0]["arguments"]["text"] = "other"
-    gateway.answers = [plan("b", "a"), {"made": [made("b")], "left": left}]
+    gateway.answers = [plan("b", "a"), answer(left, "b")]
     with pytest.raises(CommandExit):
         run(gateway)
     assert gateway.digests == [None, "b-a"]
@@ -131,7 +135,7 @@ def test_where_nothing_was_undone_the_exit_code_says_so(
 
 
 def test_what_an_approval_undid_in_between_is_counted(gateway: _Server, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.answers = [{**plan("a"), "done": 1}, {"made": [made("a")], "left": plan()}]
+    gateway.answers = [{**plan("a"), "done": 1}, answer(plan(), "a")]
     run(gateway)
     assert "Undid 1 call (1 call was undone before)" in capsys.readouterr().out
 
@@ -140,8 +144,28 @@ def test_where_the_last_call_was_meant_its_id_goes_on(
     gateway: _Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("deputize.interfaces.cli.commands.undo.resolve_call_id", lambda *_: "call-a")
-    gateway.answers = [plan("a"), {"made": [{**made("a"), "state": "awaiting_approval"}], "left": plan("a")}]
+    waiting = {**made("a"), "state": "awaiting_approval"}
+    gateway.answers = [plan("a"), answer(plan("a"), made=[waiting], approval={"approval_id": "A", "steps": 1})]
     with pytest.raises(CommandExit):
         undo("last", url=f"http://127.0.0.1:{gateway.server_port}", token="t")
     # The last call is the undo by now.
     assert "Then deputize undo call-a." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (1, "The last step waits for approval: deputize approvals show A. Then repeat the command."),
+        (2, "2 steps wait for one approval: deputize approvals show A. Then repeat the command."),
+    ],
+)
+def test_what_waits_for_approval_is_said_with_what_to_do(
+    gateway: _Server, capsys: pytest.CaptureFixture[str], steps: int, said: str
+) -> None:
+    waiting = {**made("b"), "state": "awaiting_approval"}
+    approval = {"approval_id": "A", "steps": steps}
+    gateway.answers = [plan("b", "a"), answer(plan("b", "a"), made=[waiting], approval=approval)]
+    with pytest.raises(CommandExit) as end:
+        run(gateway)
+    assert end.value.code == 3
+    assert f"Undid 0 calls, and 2 more can be. {said}" in capsys.readouterr().err

@@ -59,6 +59,39 @@ def test_every_word_of_others_is_plain_and_on_its_own_line(words: str) -> None:
     assert [line[:1] for line in lines if not line.startswith("  ")] == ["⏸", "⏸"]
 
 
+def make_undo(text: str) -> dict[str, Any]:
+    """Make a request for several steps in which callers wrote a text wherever they can."""
+    request = make_request(text)
+    step = {
+        "entry_id": "e", "undone_call_id": "c", "undone_tool": text, "tool": text, "decision": "ask", "detail": None,
+        "source_agents": [text], "arguments": {text: text, "name": "a"}, "origins": {text: "arguments"},
+        "rules": request["rules"], "preview": request["preview"], "suspicions": request["suspicions"],
+    }  # fmt: skip
+    refused = {**step, "decision": "refused", "detail": text, "arguments": None, "rules": [], "preview": None}
+    return {**request, "undo_steps": [step, refused]}
+
+
+@given(HOSTILE)
+def test_every_word_of_others_is_plain_in_the_steps_of_an_undo(words: str) -> None:
+    lines = list(render_approval(make_undo(words), now=NOW))
+    assert not [line for line in lines if HARMFUL.search(line)]
+    assert [line[:1] for line in lines if not line.startswith("  ")] == ["⏸"]
+
+
+def test_the_steps_of_an_undo_say_what_is_approved() -> None:
+    lines = list(render_approval(make_undo("x"), now=NOW))
+    first = lines.index("  Steps, in this order: one approval for 1")
+    assert lines[first - 1] == "  x for x   undo of 2 calls in production"
+    assert lines[first + 1 : first + 5] == [
+        "     1  x  needs this approval by x · takes back x in call c",
+        '          x: "x"  (written by x)',
+        '          name: "a"  (it was not recorded where from)',
+        "          Caution: E3305 x",
+    ]
+    assert "     2  x  would be refused: x · takes back x in call c" in lines
+    assert "  Arguments" not in lines
+
+
 @pytest.mark.requirement("GOV-6")
 def test_what_looks_like_an_injection_attempt_is_below_the_arguments() -> None:
     suspicion = {"number": "E3305", "kind": "sql", "path": "/q", "text": "looks like SQL injection in /q"}
