@@ -1,8 +1,14 @@
-"""The first ten minutes: a governed call, three tools and their mistakes, a server from npm and a rule on its paths."""
+"""The first ten minutes: a governed call, three tools and their mistakes, a server from npm and a rule on its paths.
+
+With the gateway that runs in each part go edits, agents and the console, from `authors`, `agents` and `operators`.
+"""
 
 import asyncio
 from pathlib import Path
 
+from proofs.first_day import agents, authors, operators, services
+from proofs.first_day.console import open_console
+from proofs.first_day.mcp_client import connect
 from proofs.first_day.newcomer import Journal, Newcomer
 from proofs.first_day.tool_files import TOOL_FILE, list_broken_files
 from proofs.kit.idp.install import get_node_path
@@ -41,15 +47,37 @@ cases:
 
 
 async def reach_first_call(user: Newcomer, journal: Journal) -> int:
-    """From an installed package to a governed call; return how many commands it took, the installation included."""
+    """From an installed package to a governed call; return how many commands it took, the installation included.
+
+    Then look around, with the same gateway.
+    """
     made = await user.run_typed("deputize init shop")
     journal.check_result(made, "init makes a project", "deputize.toml")
     user.folder = user.folder / "shop"
+    operators.write_failing_tool(user)
+    client = await agents.connect_before_start(user, journal)
     dev = await user.start_typed("dev", "deputize dev --port 0", _READY_LINE)
     call = await user.run_typed("deputize call hello.greet name=Ana")
     journal.check_result(call, "the first call is governed", "Hello, Ana!", "reads-are-free")
+    command_count = 1 + user.command_count
+    journal.check_text(
+        dev.log.read_text(), "the first line says what is asked from now on", "Edited tools are used at once",
+        without=("later changes of authority",),
+    )  # fmt: skip
+    client = await agents.find_gateway(user, journal, client)
+    await authors.edit_tools(user, journal, dev, client)
+    console = await open_console(user.sandbox, dev)
+    await operators.read_calls(user, journal, console)
+    await operators.undo_calls(user, journal, dev, console)
+    await operators.switch_agents(user, journal, console)
+    await operators.revoke_delegations(user, journal)
+    connected = await user.run_typed("deputize connect json")
+    journal.check_result(connected, "an entry for any client is tried", "Tried this entry as a client would")
+    await authors.check_held_edit(user, journal, dev)
     await dev.stop()
-    return 1 + user.command_count
+    await client.close()
+    (user.folder / "tools" / operators.FAILING_FILE).unlink()
+    return command_count
 
 
 async def write_tools(user: Newcomer, journal: Journal) -> int:
@@ -61,6 +89,7 @@ async def write_tools(user: Newcomer, journal: Journal) -> int:
         result = await user.run_typed("deputize tool check tools/mine.py")
         journal.check_result(result, broken.title, *broken.words, code=1)
     message_faults = len(journal.faults) - faults
+    await authors.check_short_docstring(user, journal)
     file.write_text(TOOL_FILE)
     journal.check_result(await user.run_typed("deputize tool check tools/mine.py"), "the three tools are valid")
     return message_faults
@@ -77,6 +106,8 @@ async def govern_server(user: Newcomer, journal: Journal, package: Path) -> None
         settings.write(_SERVER.format(node=get_node_path(package), program=program, folder=folder))
     (user.folder / "policies" / "files.cedar").write_text(_RULE.format(folder=folder / "open"))
     (user.folder / "policies" / "tests" / "files.yaml").write_text(_CASES.format(folder=folder))
+    (user.folder / "tools" / "faulty.py").write_text(authors.FAULTY_FILE)
+    await services.import_service(user, journal)
     # Not in a terminal, so nobody could be asked about the new settings and rule.
     dev = await user.start_typed("dev-server", "deputize dev --port 0 --accept-changes", _READY_LINE)
     # The gateway does not wait for a server that starts slowly.
@@ -91,6 +122,12 @@ async def govern_server(user: Newcomer, journal: Journal, package: Path) -> None
     journal.check(failed.code == 1 and "tools/mine.py" not in failed.stdout, "a caller does not see a tool's exception")
     journal.check("no tax for this price" in dev.log.read_text(), "the terminal of dev shows a tool's exception")
     await _edit_tool(user, journal)
+    await services.read_errors(user, journal)
+    await authors.call_faulty_tools(user, journal, dev)
+    client, _ = await connect(user)
+    await agents.read_refusals(user, journal, client)
+    await authors.remove_tools(user, journal, dev, client)
+    await client.close()
     await _read_audit(user, journal)
     journal.check_result(await user.run_typed("deputize servers export"), "the server's tools are written down")
     journal.check_result(await user.run_typed("deputize policy check"), "the rule is checked against the server")

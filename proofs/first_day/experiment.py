@@ -5,9 +5,10 @@ a browser. The steps to production are read from the guide, so that a step it do
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from proofs.first_day import development, production
+from proofs.first_day import development, observing, production, tour
 from proofs.first_day.guide import load_guide
 from proofs.first_day.newcomer import Journal, Newcomer
 from proofs.kit.idp.install import install_package
@@ -35,6 +36,10 @@ async def prove(sandbox: Sandbox) -> Verdict:
     sandbox.log("tools written and broken")
     await development.govern_server(user, journal, package)
     sandbox.log("server governed")
+    await observing.observe_server(replace(user, folder=home), journal, package)
+    sandbox.log("server observed")
+    await tour.take_tour(user, journal)
+    sandbox.log("tour taken")
     undocumented, step_count = 0, 0
     is_caught = False
     try:

@@ -72,8 +72,16 @@ async def deploy(sandbox: Sandbox, user: Newcomer, journal: Journal) -> tuple[Si
     doctor = await site_user.run_typed(guide.find_command("deputize doctor"))
     journal.check("✗" not in doctor.stdout, f"the doctor finds nothing broken: {doctor.stdout[-1500:]}")
     await start_server(site, journal)
-    journal.check("nobody can be an operator" in doctor.stdout, "the doctor says that nobody can be an operator")
-    journal.check("operator = true" in guide.find_settings("[[console.groups]]"), "the guide names operators and roles")
+    for words, fact in (
+        ("nobody can be an operator", "that nobody can be an operator"),
+        ("deputize:undo", "that nobody may undo"),
+        ("ask for every write", "that the policies ask for every write"),
+        ("console roles", "that no group has a role in the console"),
+    ):
+        journal.check_text(doctor.stdout, f"the doctor says {fact}", words)
+    journal.check_text(guide.text, "the guide names roles in the console", "[[console.groups]]")
+    journal.check_text(guide.text, "the guide names the scope of undos", "deputize:undo")
+    journal.check_text(guide.text, "the guide says where PostgreSQL 16 is from", "apt.postgresql.org")
     return site, steps + 2
 
 
@@ -107,6 +115,10 @@ async def make_approved_call(site: Site, journal: Journal) -> None:
     journal.check_result(refused, "a token for calls is told which audience is missing", "console_audience", code=1)
     page = await _approve_in_browser(site, str(request["approval_id"]))
     journal.check("succeeded" in page, f"the page shows the outcome: {page[-600:]!r}")
+    journal.check_text(
+        page, "the headline of an approved request says how its call ended", "the call has ended: succeeded",
+        without=("the call has started", "\\n"),
+    )  # fmt: skip
     watched = await user.run_typed(f"deputize calls watch {call_id}")
     journal.check_result(watched, "the approved call is executed", "succeeded")
     audit = await user.run_typed(f"deputize calls audit {call_id}")

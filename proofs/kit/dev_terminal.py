@@ -1,4 +1,4 @@
-"""`deputize dev` at a controlling terminal of its own: what it shows can be awaited, and its keys can be pressed."""
+"""`deputize dev`, or its demo, at a terminal of its own: what it shows can be awaited, and its keys be pressed."""
 
 import asyncio
 import codecs
@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import termios
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -29,12 +29,20 @@ class DevTerminal:
         # A read may end inside a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    async def start(self, program: Path, folder: Path, env: Mapping[str, str]) -> None:
-        """Start it in a project folder and wait until it is ready."""
+    async def start(
+        self,
+        program: Path,
+        folder: Path,
+        env: Mapping[str, str],
+        *,
+        arguments: Sequence[str] = ("dev", "--quiet"),
+        ready: str = "Press Ctrl-C to stop everything.",
+    ) -> None:
+        """Start it in a folder and wait until it is ready."""
         self._descriptor, child_descriptor = pty.openpty()
         # Not through the event loop: its children get their descriptors only after this function has run in them.
         self._process = subprocess.Popen(
-            [program, "dev", "--quiet"],
+            [program, *arguments],
             cwd=folder,
             env={"NO_COLOR": "1", **env},
             stdin=child_descriptor,
@@ -45,7 +53,7 @@ class DevTerminal:
         )
         os.close(child_descriptor)
         asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        await self.wait_for("Press Ctrl-C to stop everything.")
+        await self.wait_for(ready)
 
     async def wait_for(self, text: str, *, timeout: float = 240.0) -> str:
         """Wait until the text is shown; return what came before it and was not returned yet."""
