@@ -112,7 +112,7 @@ class Lifecycle:
             return await perform_dry_run(runtime, authorized)
         if authorized.needs_people or authorized.validated.outlives_request:
             outcome = await (
-                request_approval(runtime, authorized, self._decide)
+                request_approval(runtime, authorized, self._receive)
                 if authorized.needs_people
                 else submit_run(runtime, authorized)
             )
@@ -130,17 +130,6 @@ class Lifecycle:
                 if continuation is not None:
                     return continuation
             return await self._finish_call(executed, progress)
-
-    async def _decide(self, caller: Caller, request: CallRequest) -> Authorized:
-        """Decide on a call that is not made yet, as it will be decided on; raise what would refuse it."""
-        runtime, call = self.runtime, self._receive(caller, request)
-        authority = await runtime.authority.load_tenant(call.tenant)
-        run_job = partial(runtime.jobs.run_job, call.tenant)
-        validated = await validate_call(call, authority, runtime.metrics, run_job)
-        if (hooks := self._find_hooks(validated)) is not None:
-            token_decision = authority.check_token(call.caller, validated.contract)
-            validated = await hooks.run_before(hooks.begin(validated), token_decision, run_job)
-        return await authorize(runtime, validated, authority, may_ask=True)
 
     async def retry_call(self, caller: Caller, call_id: str) -> Outcome:
         """Run a failed call again, where that is safe. Raises where it cannot be retried."""

@@ -14,10 +14,11 @@ from deputize.core.call import CallRequest
 from deputize.core.caller import ADMIN_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.decision import ApprovalRequirement
 from deputize.core.errors import MalformedRequest, NotAnApprover, ToolPrecondition
+from deputize.core.hooks import HookCall, LoadedHook, Permission
 from deputize.core.states import State
 from deputize.govern.identity.dev_issuer import mint_dev_token
 from deputize.lifecycle.approval.approval_request import ApprovalContents
-from deputize.lifecycle.approval.planned_undos import find_plan_approval
+from deputize.lifecycle.approval.planned_undos import decide_call, find_plan_approval
 from deputize.operations.gateway import UndoSelection
 from deputize.operations.undo import undo as undo_steps
 from tests.support import notebook_tools
@@ -213,6 +214,22 @@ async def test_if_the_first_step_changed_people_are_asked_again_about_all(lab: A
     assert (list_states(await undo(lab)), notes) == (["succeeded"], {"a": "t", "b": "other"})
 
 
+async def test_what_hooks_ask_about_is_approved_together_too(fresh_database: str, tmp_path: Path) -> None:
+    def ask(call: HookCall) -> Permission:
+        return Permission(behavior="ask", reason="a hook asks")
+
+    hook = LoadedHook(name="wary", moment="before", function=ask, is_async=False, tools="book.remove", seconds=60)
+    notes.clear()
+    tools = [*TOOLS, *notebook_tools.TOOLS]
+    async with open_approval_lab(fresh_database, tmp_path, rules=None, tools=tools, hooks=[hook]) as lab:
+        for name in "abc":
+            await write(lab, "add", name=name, text="t")
+        answer = await undo(lab)
+        assert answer["approval"]["steps"] == 3
+        await approve(lab, answer)
+        assert (list_states(await undo(lab)), notes) == (["succeeded"] * 2, {})
+
+
 async def test_people_see_which_steps_need_them_and_which_would_be_refused(lab: ApprovalLab) -> None:
     await write(lab, "add", name="a", text="t")
     await write(lab, "stamp", name="a")
@@ -385,7 +402,7 @@ async def test_an_approval_that_is_open_denied_or_over_is_for_no_step(lab: Appro
         await lab.lab.db.execute(f"update deputize.approvals set {change} where state <> 'canceled' or true")
         outcome = await get_lifecycle(lab.lab.gateway).run(caller, replace(seen, dry_run=True))
         assert outcome.state is State.SUCCEEDED
-        authorized = await get_lifecycle(lab.lab.gateway)._decide(caller, seen)
+        authorized = await decide_call(lab.lab.runtime, get_lifecycle(lab.lab.gateway)._receive(caller, seen))
         assert (await find_plan_approval(lab.lab.runtime, authorized)).approval is None, change
     await lab.lab.db.execute("update deputize.approvals set expires_at = now() + interval '1 minute'")
     assert (await find_plan_approval(lab.lab.runtime, authorized)).approval is not None
@@ -408,7 +425,7 @@ async def test_no_other_tenant_uses_the_approval(lab: ApprovalLab) -> None:
     eva = await make_person(lab)
     (step,) = [each for each in (await plan(lab, eva))["steps"] if each["arguments"] == {"name": "a"}]
     seen = CallRequest(tool="book.reopen", arguments={"name": "a"}, undoes=step["entry_id"])
-    authorized = await get_lifecycle(lab.lab.gateway)._decide(eva, seen)
+    authorized = await decide_call(lab.lab.runtime, get_lifecycle(lab.lab.gateway)._receive(eva, seen))
     assert (await find_plan_approval(lab.lab.runtime, authorized)).approval is not None
     stranger = replace(eva, tenant="other")
     call = replace(authorized.call, caller=stranger)

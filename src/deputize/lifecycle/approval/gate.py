@@ -18,7 +18,7 @@ from deputize.core.outcome import Envelope, Outcome
 from deputize.core.states import State
 from deputize.govern.approvals.requirements import ApprovalPlan
 from deputize.lifecycle.approval.approval_request import ApprovalRequest, build_approval_request, plan_approval
-from deputize.lifecycle.approval.planned_undos import DecideCall, PlannedApproval, plan_undo_approval
+from deputize.lifecycle.approval.planned_undos import PlannedApproval, ReceiveCall, plan_undo_approval
 from deputize.lifecycle.approval.presentation import describe_new_request, describe_request
 from deputize.lifecycle.approval.unstarted_call import withdraw_approval_request
 from deputize.lifecycle.callbacks import serialize_callback
@@ -41,7 +41,7 @@ _SQL = load_statements("approvals")
 _CALLS = load_statements("calls")
 
 
-async def request_approval(runtime: Runtime, authorized: Authorized, decide: DecideCall) -> Outcome:
+async def request_approval(runtime: Runtime, authorized: Authorized, receive: ReceiveCall) -> Outcome:
     validated = authorized.validated
     call, contract = validated.call, validated.contract
     tenant = call.tenant
@@ -56,7 +56,7 @@ async def request_approval(runtime: Runtime, authorized: Authorized, decide: Dec
     await require_known_key(runtime, authorized, call_row)
     await runtime.request_limits.count_approval_request(call.caller)
     call_preview = await require_preview(runtime, authorized)
-    plan = await plan_undo_approval(runtime, authorized, call_preview, decide)
+    plan = await plan_undo_approval(runtime, authorized, call_preview, receive)
     try:
         approval_request, rows = await _insert_approval_request(runtime, authorized, keys, call_row, call_preview, plan)
     except CONNECTION_ERRORS as error:

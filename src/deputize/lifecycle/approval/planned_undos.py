@@ -8,9 +8,10 @@ is looked for. If anything differs, the step asks alone. Its claim of the journa
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,17 +30,19 @@ from deputize.lifecycle.approval.approval_request import (
     describe_rules,
     describe_suspicions,
 )
+from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.journal_reader import load_undone_calls, read_journal
-from deputize.lifecycle.phases import ApprovalGrant, Authorized
+from deputize.lifecycle.phases import ApprovalGrant, Authorized, CallContext
 from deputize.lifecycle.preview.preview import PreviewResult, preview_call
 from deputize.lifecycle.recording.audit import UNDO_SCOPE
 from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.recording.stored_call import restore_caller, serialize_caller
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.validate import validate_call
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
 
-DecideCall = Callable[[Caller, CallRequest], Awaitable[Authorized]]
+ReceiveCall = Callable[[Caller, CallRequest], CallContext]
 _SQL = load_statements("approvals")
 _AT_ONCE: Final = 8
 _STEP_MS: Final = 5_000
@@ -74,7 +77,7 @@ class _Step:
 
 
 async def plan_undo_approval(
-    runtime: Runtime, authorized: Authorized, call_preview: PreviewResult, decide: DecideCall
+    runtime: Runtime, authorized: Authorized, call_preview: PreviewResult, receive: ReceiveCall
 ) -> PlannedApproval:
     """Decide on the steps after an undo that needs approval, so that people can approve them together."""
     call = authorized.call
@@ -86,7 +89,7 @@ async def plan_undo_approval(
 
     async def decide_step(planned: PlannedUndo) -> _Step:
         async with slots:
-            return await _decide_step(runtime, call.caller, planned, waiting_ids, decide)
+            return await _decide_step(runtime, call.caller, planned, waiting_ids, receive)
 
     steps = await asyncio.gather(*(decide_step(each) for each in request.undo_plan[1:]))
     bound_steps = {each.entry_id: each.parts for each in steps if each.parts is not None}
@@ -126,12 +129,24 @@ def _list_further_demands(
     return tuple(further)
 
 
+async def decide_call(runtime: Runtime, call: CallContext) -> Authorized:
+    """Decide on a call that is not made yet, as it will be decided on; raise what would refuse it."""
+    authority = await runtime.authority.load_tenant(call.tenant)
+    run_job = partial(runtime.jobs.run_job, call.tenant)
+    validated = await validate_call(call, authority, runtime.metrics, run_job)
+    if (hooks := runtime.hooks.find_tool_hooks(validated.tool.name)) is not None:
+        token_decision = authority.check_token(call.caller, validated.contract)
+        validated = await hooks.run_before(hooks.begin(validated), token_decision, run_job)
+    return await authorize(runtime, validated, authority, may_ask=True)
+
+
 async def _decide_step(
-    runtime: Runtime, caller: Caller, planned: PlannedUndo, waiting_ids: set[str], decide: DecideCall
+    runtime: Runtime, caller: Caller, planned: PlannedUndo, waiting_ids: set[str], receive: ReceiveCall
 ) -> _Step:
     """Decide on a step that is not made yet. One that would be refused is shown, and not approved."""
     try:
-        step = await decide(caller, replace(planned.request, dry_run=True, deadline_ms=_STEP_MS))
+        request = replace(planned.request, dry_run=True, deadline_ms=_STEP_MS)
+        step = await decide_call(runtime, receive(caller, request))
         if not step.needs_people:
             return _Step(entry_id=planned.entry_id, shown=_show_step(step, planned, None, decision="allow"))
         if step.validated.outlives_request:
