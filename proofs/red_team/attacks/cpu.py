@@ -93,7 +93,6 @@ class Bully:
 
     gateway: GatewayHandle
     server_url: str
-    admin: str
     victim: str
     issuer: Issuer
     contract: dict[str, Any] = field(default_factory=dict)
@@ -108,11 +107,15 @@ class Bully:
         servers = (*_SCHEMAS, *(f"defs{number}" for number in range(len(_DEFINITIONS))))
         settings = "".join(_SERVER.format(name=each, url=server_url) for each in servers)
         gateway = await arena.start_gateway(tools="stalls.py", settings=settings)
-        admin = arena.issuer.issue_token("mallory", tenant=_HOSTILE, scopes=_SCOPES)
         victim = arena.issuer.issue_token("ann", tenant=_VICTIM, scopes=_SCOPES)
-        bully = cls(gateway=gateway, server_url=server_url, admin=admin, victim=victim, issuer=arena.issuer)
+        bully = cls(gateway=gateway, server_url=server_url, victim=victim, issuer=arena.issuer)
         await bully._prepare()
         return bully
+
+    @property
+    def admin(self) -> str:
+        """Someone who has just signed in: who did so minutes ago may put no policies."""
+        return self.issuer.issue_token("mallory", tenant=_HOSTILE, scopes=_SCOPES)
 
     async def _prepare(self) -> None:
         """Give the hostile tenant its policies, a tool whose argument rules can compare, and two servers' tools."""
@@ -200,7 +203,7 @@ class Bully:
     async def hold_streams(self) -> Finding:
         """Follow one waiting call with as many streams as are admitted, while the victim calls."""
         rule = f'@id("asks") @decision("ask") @approvers("oncall") {_PERMIT};'
-        await self._send("PUT", "/v1/policies", orjson.dumps({"files": [{"path": "rules.cedar", "text": rule}]}))
+        await put_policies(self.gateway.url, self.admin, rule)
         call = (await self._call("stalls.greet", {"name": "waiting"})).json()
         connections = [HttpConnection.for_url(self.gateway.url, token=self.admin) for _ in range(_STREAMS)]
         path = f"/v1/calls/{call['call_id']}/events"
@@ -224,7 +227,7 @@ class Bully:
 
     async def evaluate_rules(self) -> Finding:
         """Put the costliest rules that are admitted, and call under them."""
-        await self._put_rules(10)
+        await self._require_rules()
         return await self._watch(lambda: self._call("stalls.greet", {"name": f"{next(self._numbers)}" + "a" * 8_000}))
 
     async def put_many_rules(self) -> Finding:
@@ -235,9 +238,14 @@ class Bully:
         return await self._watch(lambda: self._send("POST", "/v1/policies/backtest", body), at_once=1)
 
     async def explain_rules(self) -> Finding:
-        await self._put_rules(10)
+        await self._require_rules()
         call = (await self._call("stalls.greet", {"name": "b" + "a" * 8_000})).json()
         return await self._watch(lambda: self._send("GET", f"/v1/calls/{call['call_id']}/decision"))
+
+    async def _require_rules(self) -> None:
+        answer = await self._put_rules(10)
+        if answer.status != 200:
+            raise RuntimeError(f"the rules were not put: {answer.status} {answer.body[:300]!r}")
 
     async def _put_rules(self, count: int) -> HttpResponse:
         return await self._send("PUT", "/v1/policies", self._build_files(count))
