@@ -116,7 +116,7 @@ def test_an_argument_outside_of_the_listed_folders_is_refused(tmp_path: Path, mo
     for folder in ("code", "notes", "other"):
         Path(folder).mkdir()
     Path("code/server.py").write_text("")
-    installed = InstalledServer(version="1", command=("python3", "code/server.py"), code_folder="code")
+    installed = InstalledServer(version="1", command=("sh", "code/server.py"), code_folder="code")
     table = build_server_table("notes", installed, ("notes",), (), ("notes",), ("api.example.com:443",))
     assert table["folders"] == [{"path": "notes", "write": True}]
     assert set(table["files"]) == {"code"}
