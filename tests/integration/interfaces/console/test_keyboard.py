@@ -210,6 +210,8 @@ async def test_a_page_that_follows_a_call_leaves_its_reader_where_they_are(
             assert await tab.evaluate(_FOCUSED) == name
 
 
+# The browser sometimes never acknowledges a key that is pressed while a followed page replaces itself.
+@pytest.mark.nightly
 async def test_ten_tasks_by_keys_alone_on_three_pages_each(
     console: ConsoleGateway, world: World, tmp_path: Path
 ) -> None:
